@@ -35,6 +35,9 @@ static inline bool align_u64(uint64_t a, uint64_t align, uint64_t *out)
 }
 
 #define ARRAY_LENGTH(a) (sizeof(a) / sizeof((a)[0]))
+/* <sys/param.h>, which <uv.h> brings in, has the same two. */
+#undef MIN
+#undef MAX
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 

@@ -41,7 +41,7 @@ enum http_method {
     HTTP_METHOD_PATCH = 16
 };
 
-/* path: whole ("/health"), or a prefix when it ends in "*" ("/v1/*" also takes "/v1/"). The first
+/* path: whole ("/health"), or a prefix when it ends in "*" (which may stand for nothing). The first
  * that fits in path and method wins. A route for GET serves HEAD too. OPTIONS is answered by the
  * server (204, CORS for any origin). */
 struct http_route {

@@ -62,7 +62,7 @@ struct http_conn {
     bool close_after_output;
     uv_shutdown_t shutdown;
     uint64_t given_bytes; /* to libuv, ever */
-    uint64_t seen_taken;  /* by the kernel, at the last sweep that saw progress */
+    uint64_t seen_taken;  /* by the client, at the last sweep */
     int64_t progress_ms;
 
     struct net_task resume;
@@ -125,7 +125,8 @@ void output_write(struct http_conn *c, const void *bytes, size_t len);
 size_t output_queued(const struct http_conn *c);
 /* Shuts our side once all is out. */
 void output_finish(struct http_conn *c);
-uint64_t output_taken(const struct http_conn *c);
+/* Since it was last asked: the client took bytes, or has none to take. */
+bool output_progressed(struct http_conn *c);
 
 /* exchange.c */
 struct http_exchange *exchange_create(struct http_conn *c);

@@ -4,7 +4,11 @@
 
 #include "base/clock.h"
 
+#ifdef __linux__
+#include <linux/sockios.h>
+#endif
 #include <stdlib.h>
+#include <sys/ioctl.h>
 
 static void output_start(struct http_conn *c);
 
@@ -32,7 +36,6 @@ static void write_done(uv_write_t *write, int status)
         conn_drop(c, true);
         return;
     }
-    c->progress_ms = clock_now_ms();
     if (c->out.len > 0)
         output_start(c);
     else
@@ -70,7 +73,6 @@ void output_write(struct http_conn *c, const void *bytes, size_t len)
             conn_drop(c, false);
             return;
         }
-        c->progress_ms = clock_now_ms();
         if (n > 0) {
             c->given_bytes += (uint64_t)n;
             rest += n;
@@ -93,9 +95,30 @@ size_t output_queued(const struct http_conn *c)
     return c->out.len + uv_stream_get_write_queue_size((const uv_stream_t *)&c->tcp);
 }
 
-uint64_t output_taken(const struct http_conn *c)
+/* Bytes that the kernel has and the client's kernel has not acknowledged. */
+static uint64_t unacknowledged(const struct http_conn *c)
 {
-    return c->given_bytes - uv_stream_get_write_queue_size((const uv_stream_t *)&c->tcp);
+    int n = 0;
+#ifdef SIOCOUTQ
+    int fd;
+
+    if (uv_fileno((const uv_handle_t *)&c->tcp, &fd) != 0 || ioctl(fd, SIOCOUTQ, &n) != 0)
+        n = 0;
+#endif
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+/* What the client took is the measure, not what the kernel did: its buffer can hold minutes of a
+ * slow reader's stream. */
+bool output_progressed(struct http_conn *c)
+{
+    uint64_t waiting =
+        uv_stream_get_write_queue_size((const uv_stream_t *)&c->tcp) + unacknowledged(c);
+    uint64_t taken = c->given_bytes > waiting ? c->given_bytes - waiting : 0;
+    bool progressed = taken != c->seen_taken || (waiting == 0 && c->out.len == 0);
+
+    c->seen_taken = taken;
+    return progressed;
 }
 
 static void shut(uv_shutdown_t *request, int status)

@@ -22,12 +22,10 @@ const struct http_limits http_limits_default = {
 static void sweep_conn(struct http_conn *c, int64_t now)
 {
     const struct http_limits *limits = &c->server->limits;
-    uint64_t taken = output_taken(c);
 
     if (c->state == CONN_CLOSING)
         return;
-    if (taken != c->seen_taken || output_queued(c) == 0) {
-        c->seen_taken = taken;
+    if (c->state < CONN_HANDLING || output_progressed(c)) {
         c->progress_ms = now;
     } else if (now - c->progress_ms >= limits->write_timeout_ms) {
         log_event(LOG_WARN, "client took nothing for too long", "peer=" LOG_Q " queued_bytes=%zu",
