@@ -1,0 +1,276 @@
+/* What compute's files share: the op table, packed weights, activations, the list of operations of
+ * a step. */
+#ifndef BATON_COMPUTE_INTERNAL_H
+#define BATON_COMPUTE_INTERNAL_H
+
+#include "base/checked.h"
+#include "base/memory.h"
+#include "compute/compute.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define BLOCK 32          /* activations share a scale by so many */
+#define SEGMENT 512       /* K is cut here (EXACTNESS 2) */
+#define ATTENTION_PAGES 8 /* pages of an attention segment of 256 keys */
+#define ATTENTION_KEYS (ATTENTION_PAGES * PAGE_TOKENS)
+#define LIMIT_BITS 0x6F800000u /* 2^96: values from here on are refused at quantisation */
+#define SMALL_BITS 0x1F800000u /* 2^-64: a block whose largest value is below is zero */
+#define LOG2_E 0x1.71547652b82fep+0
+#define MAX_PRODUCTS 4
+
+static inline uint32_t float_bits(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float bits_float(uint32_t u)
+{
+    float x;
+
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline uint32_t segment_count(uint32_t k)
+{
+    uint32_t n = (k + SEGMENT / 2) / SEGMENT;
+
+    return n ? n : 1;
+}
+
+/* One past the last value of segment s. */
+static inline uint32_t segment_end(uint32_t k, uint32_t s)
+{
+    return s + 1 == segment_count(k) ? k : (s + 1) * SEGMENT;
+}
+
+float half_to_float(uint16_t h);
+uint16_t float_to_half(float x); /* to nearest even; |x| <= 65504 */
+
+/* ---- packed weights ---- */
+
+/* How a packed matrix multiplies; several file types share one. */
+enum weight_form {
+    WEIGHT_U4,  /* 0..15, steps of 32: Q4_0, Q4_1, Q4_K */
+    WEIGHT_U5,  /* 0..31, steps of 32: Q5_0, Q5_K */
+    WEIGHT_U6,  /* 0..63, steps of 16: Q6_K */
+    WEIGHT_S8,  /* -128..127, steps of 32: Q8_0 */
+    WEIGHT_I16, /* blocks of 32 as int16: F16, BF16 */
+    WEIGHT_F32,
+};
+/* The activations that each form reads. */
+enum act_form { ACT_Q8 = 1, ACT_I16 = 2, ACT_F32 = 4 };
+
+struct compute_matrix {
+    enum dtype type;
+    enum weight_form form;
+    bool has_min;
+    bool half_scales; /* scales (and minima) are the file's f16 and may be kept so */
+    int32_t offset;   /* of the stored integer: what to take off */
+    uint32_t n_outputs, k;
+    uint32_t n_blocks; /* of 32 along k, the last perhaps short */
+    uint32_t n_panels;
+    uint64_t panel_bytes;
+    uint8_t *data;
+    uint64_t n_bytes;
+};
+enum act_form weight_act_form(enum weight_form form);
+
+/* Rows of a matrix as signed integers and exact scales, one step of 32 (U6: 16) a scale; F32:
+ * values alone. */
+struct raw_rows {
+    uint32_t n;      /* rows; those beyond are zero */
+    uint32_t stride; /* values a row: n_blocks * 32 */
+    int16_t *w;      /* [panel][stride] signed, offset taken off */
+    float *values;   /* [panel][stride], F32 only */
+    float *d;        /* [panel][n_blocks * 2]: U6 uses all, others the first n_blocks */
+    float *m;        /* [panel][n_blocks] */
+};
+/* One row of a file; false if a scale or weight is not finite. */
+bool decode_row(enum dtype type, const void *row, uint32_t k, int16_t *w, float *values, float *d,
+                float *m);
+
+/* ---- activations ---- */
+
+struct compute_acts {
+    uint32_t k, n_blocks, n_segments, max_rows;
+    uint32_t n_rows; /* as of the last operation enqueued that fills it */
+    uint32_t forms;  /* act_form bits */
+    uint64_t q8_tile_bytes, outlier_tile_bytes, i16_tile_bytes, f32_tile_bytes;
+    uint8_t *q8, *outliers, *i16, *f32; /* [tiles] */
+    uint8_t *memory;
+    uint64_t n_bytes;
+    const float *zeros; /* [k] */
+};
+
+/* ---- the op table ---- */
+
+struct matmul_task {
+    const struct compute_matrix *matrix;
+    const struct compute_acts *acts;
+    const struct compute_product *product;
+    uint32_t panel_begin, panel_end;
+    uint32_t row_begin, row_end; /* row_begin is a multiple of the tile */
+    void *scratch;
+};
+
+struct attention_task {
+    const struct compute_attention *a;
+    const struct compute_batch *batch;
+    const float *q;
+    const uint32_t *rows; /* batch rows of entries; NULL: the same */
+    uint32_t first, n;    /* entries of one sequence */
+    uint32_t kv_head;
+    float *out;
+    void *scratch;
+};
+
+struct compute_ops {
+    const char *name;
+    uint32_t panel;           /* outputs of a panel */
+    uint32_t tile;            /* rows of an activation tile */
+    uint32_t attention_heads; /* the most (row, head) pairs that one attention task takes well */
+    uint64_t (*panel_bytes)(const struct compute_matrix *m);
+    void (*pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+    /* Sets the tile sizes of the forms. */
+    void (*acts_layout)(struct compute_acts *a);
+    /* Writes row's forms; false, with the forms unspecified, if a value is out of range. */
+    bool (*quantise)(struct compute_acts *a, uint32_t row, const float *x);
+    void (*matmul)(const struct matmul_task *t);
+    uint64_t (*matmul_scratch)(const struct compute_matrix *m);
+    void (*rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
+    void (*gated)(enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y);
+    void (*rotate)(const struct compute_attention *a, const float *rope, float *head);
+    void (*scale)(float *x, uint32_t n, float by);
+    void (*store)(const struct compute_batch *b, const struct compute_attention *a, uint32_t row,
+                  const float *k, const float *v);
+    void (*attention)(const struct attention_task *t);
+    void (*soft_cap)(float *z, uint32_t n, float cap);
+    void (*dequantise)(enum dtype type, const void *row, uint32_t k, float *out);
+    void (*exp2)(const float *x, uint32_t n, float *y);
+    float (*maximum)(const float *z, uint32_t n);
+    /* Largest of the bits of |z|, -infinity left out when masked_ok. */
+    bool (*all_finite)(const float *z, uint32_t n, bool minus_infinity_too);
+    void (*sample_weights)(const float *z, uint32_t n, float zmax, float scale, uint32_t *w);
+    double (*log_sum)(const float *z, uint32_t n, float zmax); /* the sum, before ln */
+};
+
+extern const struct compute_ops compute_ops_ref;     /* without FMA instructions */
+extern const struct compute_ops compute_ops_ref_fma; /* the same source with them */
+/* Each copies what it is built on and overrides entries. */
+void compute_tier_avx2(struct compute_ops *ops);
+void compute_tier_avx512vnni(struct compute_ops *ops);
+
+/* Scratch that an attention task of so many (row, head) pairs needs. */
+static inline uint64_t attention_scratch_bytes(uint32_t pairs, uint32_t head_dim)
+{
+    return ((uint64_t)pairs * (ATTENTION_KEYS + 3 * (uint64_t)head_dim + 16) +
+            PAGE_TOKENS * (uint64_t)head_dim) *
+               4 +
+           256;
+}
+
+static inline const void *kv_slab(const struct compute_batch *b, const struct page_table_view *t,
+                                  uint32_t page, uint32_t layer)
+{
+    return (const uint8_t *)b->kv->base + t->pages[page] * b->kv->page_stride +
+           layer * kv_slab_bytes(b->kv->geometry);
+}
+
+/* ---- a step's list ---- */
+
+struct worker {
+    struct compute *c;
+    uint32_t index;
+    void *scratch; /* for the task at hand */
+    uint64_t scratch_bytes;
+};
+
+struct group {
+    uint32_t first, n;
+};
+
+struct op {
+    void (*run)(struct worker *w, struct op *op, uint32_t task);
+    _Atomic uint32_t next_task;
+    uint32_t n_tasks;
+    bool is_signal;
+    uint32_t n, k;
+    const uint32_t *rows;
+    struct compute_acts *acts;
+    const float *in, *in2;
+    float *out;
+    union {
+        struct {
+            void (*done)(void *context, uint32_t layer);
+            void *context;
+            uint32_t layer;
+        } signal;
+        struct {
+            enum dtype type;
+            const uint8_t *table;
+            uint64_t row_bytes;
+        } embed;
+        struct {
+            const float *weight;
+            float epsilon;
+            enum compute_gate kind;
+        } fill;
+        struct {
+            struct compute_product products[MAX_PRODUCTS];
+            uint32_t n_products, panels_a_task, rows_a_task;
+            uint32_t first_task[MAX_PRODUCTS + 1]; /* within a strip of rows */
+        } matmul;
+        struct {
+            struct compute_attention a;
+            float *q, *k;
+            const float *v;
+            uint32_t first_group, n_groups;
+        } attention;
+        struct {
+            const struct compute_rope_table *table;
+        } rope;
+        float cap;
+        /* A loop of compute's own, such as packing. */
+        struct {
+            void (*body)(struct worker *w, void *context, uint32_t task);
+            void *context;
+        } loop;
+    } u;
+};
+
+struct pool;
+struct compute {
+    struct compute_ops ops;
+    struct pool *pool;
+    uint32_t n_threads;
+    struct compute_batch batch;
+    struct op *list;
+    uint32_t n_ops, max_ops;
+    struct group *groups;
+    uint32_t n_groups, max_groups;
+    bool failed;            /* to enqueue */
+    uint64_t scratch_bytes; /* that this step's tasks need */
+    _Atomic uint64_t progress;
+    uint8_t digest[COMPUTE_DIGEST_BYTES];
+};
+
+enum status pool_create(struct compute *c, uint32_t n_threads, struct pool **out) WARN_UNUSED;
+void pool_destroy(struct pool **p);
+/* Every worker runs the list, with a barrier after each operation. */
+enum status pool_run(struct pool *p, struct op *ops, uint32_t n_ops,
+                     uint64_t scratch_bytes) WARN_UNUSED;
+/* One loop over tasks, outside a step. */
+enum status pool_loop(struct pool *p, uint32_t n_tasks,
+                      void (*body)(struct worker *w, void *context, uint32_t task),
+                      void *context) WARN_UNUSED;
+
+/* Fixed vectors through every entry and weight type. */
+enum status selftest_digest(const struct compute_ops *ops,
+                            uint8_t out[COMPUTE_DIGEST_BYTES]) WARN_UNUSED;
+
+#endif

@@ -1,0 +1,222 @@
+/* Packing of weights, and the buffers of activations. */
+#include "compute/internal.h"
+
+#include <stdlib.h>
+
+enum act_form weight_act_form(enum weight_form form)
+{
+    return form == WEIGHT_F32 ? ACT_F32 : form == WEIGHT_I16 ? ACT_I16 : ACT_Q8;
+}
+
+static void describe(enum dtype type, struct compute_matrix *m)
+{
+    static const struct {
+        enum dtype type;
+        enum weight_form form;
+        int32_t offset;
+        bool has_min, half_scales;
+    } table[] = {
+        {DTYPE_F32, WEIGHT_F32, 0, false, false},  {DTYPE_F16, WEIGHT_I16, 0, false, false},
+        {DTYPE_BF16, WEIGHT_I16, 0, false, false}, {DTYPE_Q8_0, WEIGHT_S8, 0, false, true},
+        {DTYPE_Q4_0, WEIGHT_U4, 8, false, true},   {DTYPE_Q4_1, WEIGHT_U4, 0, true, true},
+        {DTYPE_Q5_0, WEIGHT_U5, 16, false, true},  {DTYPE_Q4_K, WEIGHT_U4, 0, true, false},
+        {DTYPE_Q5_K, WEIGHT_U5, 0, true, false},   {DTYPE_Q6_K, WEIGHT_U6, 32, false, false},
+    };
+
+    for (size_t i = 0; i < ARRAY_LENGTH(table); i++)
+        if (table[i].type == type) {
+            m->form = table[i].form;
+            m->offset = table[i].offset;
+            m->has_min = table[i].has_min;
+            m->half_scales = table[i].half_scales;
+        }
+    m->type = type;
+}
+
+struct packing {
+    const struct compute_ops *ops;
+    const struct compute_matrix *m;
+    const uint8_t *data;
+    uint64_t row_bytes;
+    struct raw_rows *raw; /* [workers] */
+    uint32_t panels_a_task;
+    _Atomic bool bad;
+};
+
+static void pack_task(struct worker *worker, void *context, uint32_t task)
+{
+    struct packing *p = context;
+    struct raw_rows *raw = &p->raw[worker->index];
+    const struct compute_matrix *m = p->m;
+    uint32_t per = p->ops->panel;
+
+    for (uint32_t n = task * p->panels_a_task; n < MIN((task + 1) * p->panels_a_task, m->n_panels);
+         n++) {
+        raw->n = MIN(per, m->n_outputs - n * per);
+        for (uint32_t i = 0; i < per; i++) {
+            int16_t *w = raw->w + (size_t)i * raw->stride;
+            float *values = raw->values ? raw->values + (size_t)i * raw->stride : NULL;
+            float *d = raw->d + (size_t)i * m->n_blocks * 2,
+                  *min = raw->m + (size_t)i * m->n_blocks;
+            if (i < raw->n) {
+                const uint8_t *row = p->data + (uint64_t)(n * per + i) * p->row_bytes;
+                if (!decode_row(m->type, row, m->k, w, values, d, min))
+                    atomic_store(&p->bad, true);
+            } else { /* outputs that fill up the last panel */
+                memset(w, 0, (size_t)raw->stride * sizeof *w);
+                if (values)
+                    memset(values, 0, (size_t)raw->stride * sizeof *values);
+                memset(d, 0, (size_t)m->n_blocks * 2 * sizeof *d);
+                memset(min, 0, (size_t)m->n_blocks * sizeof *min);
+            }
+        }
+        p->ops->pack(m, raw, m->data + n * m->panel_bytes);
+    }
+}
+
+static void raw_deinit(struct raw_rows *raw)
+{
+    free(raw->w);
+    free(raw->values);
+    free(raw->d);
+    free(raw->m);
+}
+
+static enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m, uint32_t panel)
+{
+    raw->stride = m->n_blocks * BLOCK;
+    raw->w = memory_alloc((size_t)panel * raw->stride, sizeof *raw->w);
+    raw->d = memory_alloc((size_t)panel * m->n_blocks * 2, sizeof *raw->d);
+    raw->m = memory_alloc((size_t)panel * m->n_blocks, sizeof *raw->m);
+    if (m->form == WEIGHT_F32)
+        raw->values = memory_alloc((size_t)panel * raw->stride, sizeof *raw->values);
+    bool ok = raw->w && raw->d && raw->m && (m->form != WEIGHT_F32 || raw->values);
+    return ok ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static enum status pack_all(struct compute *c, const char *name, const struct compute_matrix *m,
+                            const void *data)
+{
+    struct packing p = {
+        .ops = &c->ops, .m = m, .data = data, .panels_a_task = MAX(1u, 64 / c->ops.panel)};
+    enum status status = STATUS_OK;
+
+    p.row_bytes = (uint64_t)m->k / dtype_block_values(m->type) * dtype_block_bytes(m->type);
+    p.raw = memory_alloc(c->n_threads, sizeof *p.raw);
+    if (!p.raw)
+        return STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < c->n_threads && status == STATUS_OK; i++)
+        status = raw_init(&p.raw[i], m, c->ops.panel);
+    if (status == STATUS_OK)
+        status = pool_loop(c->pool, (m->n_panels + p.panels_a_task - 1) / p.panels_a_task,
+                           pack_task, &p);
+    if (status == STATUS_OK && atomic_load(&p.bad))
+        status = fail(STATUS_BAD_MODEL, "tensor %s has a %s that is not finite", name,
+                      m->form >= WEIGHT_I16 ? "weight" : "scale");
+    for (uint32_t i = 0; i < c->n_threads; i++)
+        raw_deinit(&p.raw[i]);
+    free(p.raw);
+    return status;
+}
+
+enum status compute_matrix_create(struct compute *c, const char *name, enum dtype type,
+                                  const void *data, uint32_t n_outputs, uint32_t k,
+                                  struct compute_matrix **out)
+{
+    if (n_outputs == 0 || k == 0 || k > 1u << 28 || k % dtype_block_values(type) != 0)
+        return fail(STATUS_BAD_MODEL, "tensor %s is %u x %u; rows of %s come in blocks of %u", name,
+                    n_outputs, k, dtype_name(type), dtype_block_values(type));
+    struct compute_matrix *m = memory_alloc(1, sizeof *m);
+    if (!m)
+        return STATUS_NO_MEMORY;
+    describe(type, m);
+    m->n_outputs = n_outputs;
+    m->k = k;
+    m->n_blocks = (k + BLOCK - 1) / BLOCK;
+    m->n_panels = (n_outputs + c->ops.panel - 1) / c->ops.panel;
+    m->panel_bytes = c->ops.panel_bytes(m);
+    enum status status = STATUS_OK;
+    if (!mul_u64(m->panel_bytes, m->n_panels, &m->n_bytes) ||
+        !(m->data = compute_alloc(c, m->n_bytes)))
+        status = fail(STATUS_NO_MEMORY, "no memory for the packed weights of %s", name);
+    if (status == STATUS_OK)
+        status = pack_all(c, name, m, data);
+    if (status != STATUS_OK) {
+        compute_matrix_destroy(c, &m);
+        return status;
+    }
+    *out = m;
+    return STATUS_OK;
+}
+
+void compute_matrix_destroy(struct compute *c, struct compute_matrix **m)
+{
+    if (!*m)
+        return;
+    if ((*m)->data)
+        compute_free(c, (*m)->data, (*m)->n_bytes);
+    free(*m);
+    *m = NULL;
+}
+
+uint64_t compute_matrix_bytes(const struct compute_matrix *m)
+{
+    return m->n_bytes;
+}
+
+void compute_dequantise(const struct compute *c, enum dtype type, const void *row, uint32_t k,
+                        float *out)
+{
+    c->ops.dequantise(type, row, k, out);
+}
+
+/* ---- activations ---- */
+
+enum status compute_acts_create(struct compute *c, uint32_t max_rows, uint32_t k,
+                                const struct compute_matrix *const *matrices, uint32_t n_matrices,
+                                struct compute_acts **out)
+{
+    struct compute_acts *a = memory_alloc(1, sizeof *a);
+
+    if (!a)
+        return STATUS_NO_MEMORY;
+    *a = (struct compute_acts){.k = k,
+                               .n_blocks = (k + BLOCK - 1) / BLOCK,
+                               .n_segments = segment_count(k),
+                               .max_rows = max_rows};
+    for (uint32_t i = 0; i < n_matrices; i++)
+        a->forms |= weight_act_form(matrices[i]->form);
+    c->ops.acts_layout(a);
+    uint64_t n_tiles = (max_rows + c->ops.tile - 1) / c->ops.tile, size[5] = {0}, at = 0;
+    if (a->forms & ACT_Q8) {
+        size[0] = a->q8_tile_bytes * n_tiles;
+        size[1] = a->outlier_tile_bytes * n_tiles;
+    }
+    size[2] = a->forms & ACT_I16 ? a->i16_tile_bytes * n_tiles : 0;
+    size[3] = a->forms & ACT_F32 ? a->f32_tile_bytes * n_tiles : 0;
+    size[4] = (uint64_t)k * 4;
+    for (int i = 0; i < 5; i++) {
+        size[i] = (size[i] + 63) / 64 * 64;
+        a->n_bytes += size[i];
+    }
+    a->memory = compute_alloc(c, a->n_bytes);
+    if (!a->memory) {
+        free(a);
+        return STATUS_NO_MEMORY;
+    }
+    uint8_t **parts[] = {&a->q8, &a->outliers, &a->i16, &a->f32};
+    for (int i = 0; i < 4; at += size[i++])
+        *parts[i] = a->memory + at;
+    a->zeros = (const float *)(a->memory + at);
+    *out = a;
+    return STATUS_OK;
+}
+
+void compute_acts_destroy(struct compute *c, struct compute_acts **a)
+{
+    if (!*a)
+        return;
+    compute_free(c, (*a)->memory, (*a)->n_bytes);
+    free(*a);
+    *a = NULL;
+}

@@ -1,0 +1,401 @@
+/* A step: operations are noted in a list, then run by all workers. */
+#include "compute/internal.h"
+
+#include <stdlib.h>
+
+void compute_step_begin(struct compute *c, const struct compute_batch *batch)
+{
+    c->batch = *batch;
+    c->n_ops = 0;
+    c->n_groups = 0;
+    c->failed = false;
+    c->scratch_bytes = 0;
+}
+
+enum status compute_step_end(struct compute *c)
+{
+    if (c->failed)
+        return fail(STATUS_NO_MEMORY, "no memory for the list of a step's operations");
+    return pool_run(c->pool, c->list, c->n_ops, c->scratch_bytes);
+}
+
+/* The next entry of the list; a dummy when there is no memory, which the step's end reports. */
+static struct op *enqueue(struct compute *c, void (*run)(struct worker *, struct op *, uint32_t),
+                          uint32_t n_tasks)
+{
+    static _Thread_local struct op dummy;
+
+    if (c->n_ops == c->max_ops) {
+        uint32_t more = c->max_ops ? c->max_ops * 2 : 512;
+        struct op *list = memory_grow(c->list, more, sizeof *list);
+        if (!list) {
+            c->failed = true;
+            return &dummy;
+        }
+        c->list = list;
+        c->max_ops = more;
+    }
+    struct op *op = &c->list[c->n_ops++];
+    memset(op, 0, sizeof *op);
+    op->run = run;
+    op->n_tasks = n_tasks;
+    return op;
+}
+
+static void need_scratch(struct compute *c, uint64_t bytes)
+{
+    c->scratch_bytes = MAX(c->scratch_bytes, bytes);
+}
+
+static uint32_t row_of(const struct op *op, uint32_t i)
+{
+    return op->rows ? op->rows[i] : i;
+}
+
+/* ---- signal ---- */
+
+static void run_signal(struct worker *w, struct op *op, uint32_t task)
+{
+    (void)task;
+    atomic_fetch_add(&w->c->progress, 1);
+    if (op->u.signal.done)
+        op->u.signal.done(op->u.signal.context, op->u.signal.layer);
+}
+
+void compute_signal(struct compute *c, void (*done)(void *context, uint32_t layer), void *context,
+                    uint32_t layer)
+{
+    struct op *op = enqueue(c, run_signal, 1);
+
+    op->is_signal = true;
+    op->u.signal.done = done;
+    op->u.signal.context = context;
+    op->u.signal.layer = layer;
+}
+
+/* ---- embedding and gathering ---- */
+
+static void run_embed(struct worker *w, struct op *op, uint32_t task)
+{
+    const uint8_t *row = op->u.embed.table + op->rows[task] * op->u.embed.row_bytes;
+
+    w->c->ops.dequantise(op->u.embed.type, row, op->k, op->out + (size_t)task * op->k);
+}
+
+void compute_embed(struct compute *c, enum dtype type, const void *table, uint32_t k,
+                   const uint32_t *ids, uint32_t n, float *x)
+{
+    struct op *op = enqueue(c, run_embed, n);
+
+    op->rows = ids;
+    op->k = k;
+    op->out = x;
+    op->u.embed.type = type;
+    op->u.embed.table = table;
+    op->u.embed.row_bytes = (uint64_t)k / dtype_block_values(type) * dtype_block_bytes(type);
+}
+
+static void run_gather(struct worker *w, struct op *op, uint32_t task)
+{
+    (void)w;
+    memcpy(op->out + (size_t)task * op->k, op->in + (size_t)op->rows[task] * op->k,
+           (size_t)op->k * sizeof(float));
+}
+
+void compute_gather(struct compute *c, const float *from, const uint32_t *rows, uint32_t n,
+                    uint32_t k, float *to)
+{
+    struct op *op = enqueue(c, run_gather, n);
+
+    op->rows = rows;
+    op->k = k;
+    op->in = from;
+    op->out = to;
+}
+
+/* ---- activations ---- */
+
+static void quantise(struct worker *w, struct op *op, uint32_t i, const float *x)
+{
+    if (w->c->ops.quantise(op->acts, i, x))
+        return;
+    w->c->batch.bad[row_of(op, i)] =
+        1; /* the row goes on as zero, so that nothing it touches is undefined */
+    (void)w->c->ops.quantise(op->acts, i, op->acts->zeros);
+}
+
+static void run_norm(struct worker *w, struct op *op, uint32_t i)
+{
+    float *y = w->scratch;
+
+    w->c->ops.rms_norm(op->in + (size_t)i * op->k, op->u.fill.weight, op->u.fill.epsilon, op->k, y);
+    quantise(w, op, i, y);
+}
+
+static void run_activate(struct worker *w, struct op *op, uint32_t i)
+{
+    quantise(w, op, i, op->in + (size_t)i * op->k);
+}
+
+static void run_gated(struct worker *w, struct op *op, uint32_t i)
+{
+    float *y = w->scratch;
+
+    w->c->ops.gated(op->u.fill.kind, op->in + (size_t)i * op->k, op->in2 + (size_t)i * op->k, op->k,
+                    y);
+    quantise(w, op, i, y);
+}
+
+static struct op *enqueue_fill(struct compute *c,
+                               void (*run)(struct worker *, struct op *, uint32_t), const float *x,
+                               const uint32_t *rows, uint32_t n, struct compute_acts *out)
+{
+    struct op *op = enqueue(c, run, n);
+
+    need_scratch(c, (uint64_t)out->k * 4);
+    op->in = x;
+    op->rows = rows;
+    op->n = n;
+    op->k = out->k;
+    op->acts = out;
+    out->n_rows = n;
+    return op;
+}
+
+void compute_norm(struct compute *c, const float *x, const float *weight, float epsilon,
+                  const uint32_t *rows, uint32_t n, struct compute_acts *out)
+{
+    struct op *op = enqueue_fill(c, run_norm, x, rows, n, out);
+
+    op->u.fill.weight = weight;
+    op->u.fill.epsilon = epsilon;
+}
+
+void compute_activate(struct compute *c, const float *x, const uint32_t *rows, uint32_t n,
+                      struct compute_acts *out)
+{
+    enqueue_fill(c, run_activate, x, rows, n, out);
+}
+
+void compute_gated(struct compute *c, enum compute_gate kind, const float *gate, const float *up,
+                   const uint32_t *rows, uint32_t n, struct compute_acts *out)
+{
+    struct op *op = enqueue_fill(c, run_gated, gate, rows, n, out);
+
+    op->in2 = up;
+    op->u.fill.kind = kind;
+}
+
+/* ---- matrices ---- */
+
+static void run_matmul(struct worker *w, struct op *op, uint32_t task)
+{
+    uint32_t a_strip = op->u.matmul.first_task[op->u.matmul.n_products], i = 0;
+    uint32_t strip = task / a_strip, rest = task % a_strip;
+
+    while (rest >= op->u.matmul.first_task[i + 1])
+        i++;
+    const struct compute_product *product = &op->u.matmul.products[i];
+    uint32_t panel = (rest - op->u.matmul.first_task[i]) * op->u.matmul.panels_a_task;
+    struct matmul_task t = {
+        .matrix = product->matrix,
+        .acts = op->acts,
+        .product = product,
+        .panel_begin = panel,
+        .panel_end = MIN(panel + op->u.matmul.panels_a_task, product->matrix->n_panels),
+        .row_begin = strip * op->u.matmul.rows_a_task,
+        .row_end = MIN((strip + 1) * op->u.matmul.rows_a_task, op->n),
+        .scratch = w->scratch,
+    };
+    w->c->ops.matmul(&t);
+}
+
+#define STRIP_BYTES                                                                                \
+    (256u << 10) /* of activations, so that they stay in a core's L2 while the panels go by */
+
+/* So many rows that their activations stay in L2, so many panels that every worker finds some
+ * tasks. */
+static void split_matmul(const struct compute *c, struct op *op)
+{
+    uint32_t tile = c->ops.tile, n_panels = 0;
+    uint64_t tile_bytes =
+        op->acts->q8_tile_bytes ? op->acts->q8_tile_bytes : op->acts->f32_tile_bytes;
+    uint32_t tiles = (uint32_t)MAX(STRIP_BYTES / MAX(tile_bytes, 1), (uint64_t)MAX(1u, 16 / tile));
+
+    op->u.matmul.rows_a_task = MIN(tiles * tile, (op->n + tile - 1) / tile * tile);
+    for (uint32_t i = 0; i < op->u.matmul.n_products; i++)
+        n_panels += op->u.matmul.products[i].matrix->n_panels;
+    uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
+    uint32_t wanted = c->n_threads == 1 ? 1 : (c->n_threads * 6 + strips - 1) / strips;
+    uint32_t panels = MAX(1, n_panels / wanted);
+    op->u.matmul.panels_a_task = (panels + 1) / 2 * 2;
+    for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
+        uint32_t n = op->u.matmul.products[i].matrix->n_panels;
+        op->u.matmul.first_task[i + 1] =
+            op->u.matmul.first_task[i] +
+            (n + op->u.matmul.panels_a_task - 1) / op->u.matmul.panels_a_task;
+    }
+    op->n_tasks = strips * op->u.matmul.first_task[op->u.matmul.n_products];
+}
+
+void compute_matmul(struct compute *c, const struct compute_acts *acts,
+                    const struct compute_product *products, uint32_t n)
+{
+    if (acts->n_rows == 0)
+        return;
+    struct op *op = enqueue(c, run_matmul, 0);
+    op->acts = (struct compute_acts *)acts;
+    op->n = acts->n_rows;
+    op->u.matmul.n_products = MIN(n, MAX_PRODUCTS);
+    for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
+        op->u.matmul.products[i] = products[i];
+        need_scratch(c, c->ops.matmul_scratch(products[i].matrix));
+    }
+    split_matmul(c, op);
+}
+
+/* ---- attention ---- */
+
+#define ROWS_A_TASK 8
+
+static void run_rope(struct worker *w, struct op *op, uint32_t task)
+{
+    const struct compute_rope_table *t = op->u.rope.table;
+
+    for (uint32_t i = task * ROWS_A_TASK; i < MIN((task + 1) * ROWS_A_TASK, op->n); i++)
+        for (uint32_t j = 0; j < t->n_pairs; j++) {
+            double s, c, angle = (double)w->c->batch.positions[i] * t->frequency[j] / t->factor[j];
+            compute_sin_cos(angle, &s, &c);
+            op->out[((size_t)i * t->n_pairs + j) * 2] = (float)c;
+            op->out[((size_t)i * t->n_pairs + j) * 2 + 1] = (float)s;
+        }
+}
+
+void compute_rope(struct compute *c, const struct compute_rope_table *table, float *rope)
+{
+    struct op *op = enqueue(c, run_rope, (c->batch.n_rows + ROWS_A_TASK - 1) / ROWS_A_TASK);
+
+    op->n = c->batch.n_rows;
+    op->u.rope.table = table;
+    op->out = rope;
+}
+
+static void run_store(struct worker *w, struct op *op, uint32_t task)
+{
+    const struct compute_attention *a = &op->u.attention.a;
+    const struct compute_ops *ops = &w->c->ops;
+    uint32_t hd = a->head_dim;
+
+    for (uint32_t row = task * ROWS_A_TASK; row < MIN((task + 1) * ROWS_A_TASK, op->n); row++) {
+        const float *rope = a->rope + (size_t)row * a->n_rot;
+        float *q = op->u.attention.q + (size_t)row * a->n_heads * hd,
+              *k = op->u.attention.k + (size_t)row * a->n_kv_heads * hd;
+        for (uint32_t h = 0; h < a->n_heads; h++) {
+            if (a->q_norm)
+                ops->rms_norm(q + h * hd, a->q_norm, a->norm_epsilon, hd, q + h * hd);
+            ops->rotate(a, rope, q + h * hd);
+        }
+        ops->scale(q, a->n_heads * hd, a->scale);
+        for (uint32_t h = 0; h < a->n_kv_heads; h++) {
+            if (a->k_norm)
+                ops->rms_norm(k + h * hd, a->k_norm, a->norm_epsilon, hd, k + h * hd);
+            ops->rotate(a, rope, k + h * hd);
+        }
+        ops->store(&w->c->batch, a, row, k, op->u.attention.v + (size_t)row * a->n_kv_heads * hd);
+    }
+}
+
+void compute_attention_store(struct compute *c, const struct compute_attention *a, float *q,
+                             float *k, const float *v)
+{
+    struct op *op = enqueue(c, run_store, (c->batch.n_rows + ROWS_A_TASK - 1) / ROWS_A_TASK);
+
+    op->n = c->batch.n_rows;
+    op->u.attention.a = *a;
+    op->u.attention.q = q;
+    op->u.attention.k = k;
+    op->u.attention.v = v;
+}
+
+static void run_attention(struct worker *w, struct op *op, uint32_t task)
+{
+    const struct compute_attention *a = &op->u.attention.a;
+    /* The last groups of a chunk have the most keys: first, so that no worker ends with one. */
+    uint32_t g = op->u.attention.n_groups - 1 - task / a->n_kv_heads;
+    struct group *group = &w->c->groups[op->u.attention.first_group + g];
+    struct attention_task t = {
+        .a = a,
+        .batch = &w->c->batch,
+        .q = op->in,
+        .rows = op->rows,
+        .first = group->first,
+        .n = group->n,
+        .kv_head = task % a->n_kv_heads,
+        .out = op->out,
+        .scratch = w->scratch,
+    };
+    w->c->ops.attention(&t);
+}
+
+/* Entries of one sequence that one task takes together, for they share its pages. */
+static void add_groups(struct compute *c, const struct op *op, uint32_t most)
+{
+    for (uint32_t i = 0; i < op->n;) {
+        uint32_t n = 1, table = c->batch.tables[row_of(op, i)];
+        while (i + n < op->n && n < most && c->batch.tables[row_of(op, i + n)] == table)
+            n++;
+        if (c->n_groups == c->max_groups) {
+            uint32_t more = c->max_groups ? c->max_groups * 2 : 256;
+            struct group *groups = memory_grow(c->groups, more, sizeof *groups);
+            if (!groups) {
+                c->failed = true;
+                return;
+            }
+            c->groups = groups;
+            c->max_groups = more;
+        }
+        c->groups[c->n_groups++] = (struct group){i, n};
+        i += n;
+    }
+}
+
+void compute_attention(struct compute *c, const struct compute_attention *a, const float *q,
+                       const uint32_t *rows, uint32_t n, float *out)
+{
+    uint32_t heads = a->n_heads / a->n_kv_heads, most = MAX(1, c->ops.attention_heads / heads);
+    struct op *op = enqueue(c, run_attention, 0);
+
+    op->n = n;
+    op->in = q;
+    op->rows = rows;
+    op->out = out;
+    op->u.attention.a = *a;
+    op->u.attention.first_group = c->n_groups;
+    add_groups(c, op, most);
+    op->u.attention.n_groups = c->n_groups - op->u.attention.first_group;
+    op->n_tasks = op->u.attention.n_groups * a->n_kv_heads;
+    need_scratch(c, attention_scratch_bytes(most * heads, a->head_dim));
+}
+
+/* ---- logits ---- */
+
+static void run_finish(struct worker *w, struct op *op, uint32_t i)
+{
+    float *z = op->out + (size_t)i * op->k;
+
+    if (op->u.cap > 0)
+        w->c->ops.soft_cap(z, op->k, op->u.cap);
+    if (!w->c->ops.all_finite(z, op->k, false))
+        w->c->batch.bad[row_of(op, i)] = 1;
+}
+
+void compute_logits_finish(struct compute *c, float cap, const uint32_t *rows, uint32_t n,
+                           uint32_t k, float *z)
+{
+    struct op *op = enqueue(c, run_finish, n);
+
+    op->rows = rows;
+    op->k = k;
+    op->out = z;
+    op->u.cap = cap;
+}

@@ -1,0 +1,186 @@
+/* Loading a model: metadata, weights, the buffers of a step, the digest of the file's tensors. */
+#include "base/checked.h"
+#include "base/memory.h"
+#include "model/internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+static void fill_limits(const struct hyperparameters *hp, struct model_limits *out)
+{
+    *out = (struct model_limits){
+        .n_layers = hp->n_layers,
+        .n_vocab = hp->n_vocab,
+        .trained_context_tokens = hp->n_context,
+        .kv = {hp->n_layers, hp->n_kv_heads, hp->head_dim},
+    };
+}
+
+enum status model_read_limits(const struct gguf *file, struct model_limits *out)
+{
+    struct hyperparameters hp;
+
+    TRY(hyperparameters_read(file, &hp));
+    fill_limits(&hp, out);
+    /* What the weights will take, nearly: packed panels keep about the file's bits. */
+    for (uint64_t i = 0; i < gguf_n_tensors(file); i++)
+        out->packed_bytes += gguf_tensor_at(file, i)->n_bytes;
+    return STATUS_OK;
+}
+
+void model_get_limits(const struct model *m, struct model_limits *out)
+{
+    fill_limits(&m->hp, out);
+    out->packed_bytes = m->packed_bytes;
+}
+
+/* ---- the digest, beside the packing ---- */
+
+struct digesting {
+    const struct gguf *file;
+    bool done;
+    uint8_t out[REQUEST_DIGEST_BYTES];
+};
+
+static void *digest_main(void *argument)
+{
+    struct digesting *g = argument;
+    struct digest *d = digest_create();
+
+    if (!d)
+        return NULL;
+    for (uint64_t i = 0; i < gguf_n_tensors(g->file); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(g->file, i);
+        uint64_t shape[2 + TENSOR_MAX_DIMS] = {t->type, t->n_dims};
+        memcpy(shape + 2, t->dims, sizeof t->dims);
+        digest_add(d, t->name, strlen(t->name) + 1);
+        digest_add(d, shape, sizeof shape);
+        digest_add(d, t->data, t->n_bytes);
+    }
+    digest_finish(&d, g->out);
+    g->done = true;
+    return NULL;
+}
+
+void model_digest(const struct model *m, uint8_t out[REQUEST_DIGEST_BYTES])
+{
+    memcpy(out, m->digest, REQUEST_DIGEST_BYTES);
+}
+
+/* ---- buffers ---- */
+
+static enum status create_acts(struct model *m)
+{
+    struct layer *l = m->layers;
+    uint32_t n = m->hp.n_layers, n_matrices = 5 * n + 1;
+    const struct compute_matrix **matrices = memory_alloc(n_matrices, sizeof *matrices);
+    enum status status = STATUS_OK;
+    uint32_t j = 0;
+
+    if (!matrices)
+        return STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct compute_matrix *five[] = {l[i].q.matrix, l[i].k.matrix, l[i].v.matrix,
+                                               l[i].gate.matrix, l[i].up.matrix};
+        for (int t = 0; t < 5; t++)
+            matrices[j++] = five[t];
+    }
+    matrices[j++] = m->output.matrix;
+    uint32_t rows = MAX(m->max_rows, m->max_logit_rows);
+    TRY_GOTO(out, compute_acts_create(m->compute, rows, m->hp.n_embd, matrices, j, &m->acts_embd));
+    for (uint32_t i = 0; i < n; i++)
+        matrices[i] = l[i].o.matrix;
+    TRY_GOTO(out, compute_acts_create(m->compute, rows, m->hp.n_heads * m->hp.head_dim, matrices, n,
+                                      &m->acts_heads));
+    for (uint32_t i = 0; i < n; i++)
+        matrices[i] = l[i].down.matrix;
+    TRY_GOTO(out, compute_acts_create(m->compute, rows, m->hp.n_ff, matrices, n, &m->acts_ff));
+out:
+    free(matrices);
+    return status;
+}
+
+static enum status create_buffers(struct model *m)
+{
+    const struct hyperparameters *hp = &m->hp;
+    uint64_t rows = m->max_rows, heads = (uint64_t)hp->n_heads * hp->head_dim,
+             kv = (uint64_t)hp->n_kv_heads * hp->head_dim;
+    const struct {
+        float **to;
+        uint64_t rows, width;
+    } parts[] = {
+        {&m->x, rows, hp->n_embd},   {&m->x_last, m->max_logit_rows, hp->n_embd},
+        {&m->q, rows, heads},        {&m->k, rows, kv},
+        {&m->v, rows, kv},           {&m->attended, rows, heads},
+        {&m->gate, rows, hp->n_ff},  {&m->up, rows, hp->n_ff},
+        {&m->rope, rows, hp->n_rot},
+    };
+    uint64_t at = 0;
+
+    for (size_t i = 0; i < ARRAY_LENGTH(parts); i++)
+        m->memory_bytes += (parts[i].rows * parts[i].width * 4 + 63) / 64 * 64;
+    m->memory = compute_alloc(m->compute, m->memory_bytes);
+    m->bad = memory_alloc(m->max_rows, 1);
+    if (!m->memory || !m->bad)
+        return STATUS_NO_MEMORY;
+    for (size_t i = 0; i < ARRAY_LENGTH(parts); i++) {
+        *parts[i].to = m->memory + at;
+        at += (parts[i].rows * parts[i].width * 4 + 63) / 64 * 16;
+    }
+    return create_acts(m);
+}
+
+enum status model_load(struct gguf *file, struct compute *compute, uint32_t max_rows,
+                       uint32_t max_logit_rows, struct model **out)
+{
+    struct hyperparameters hp;
+    struct digesting digesting = {.file = file};
+    pthread_t thread;
+
+    TRY(hyperparameters_read(file, &hp));
+    if (max_rows == 0 || max_rows > 1u << 20 || max_logit_rows == 0 || max_logit_rows > max_rows)
+        return fail(STATUS_INTERNAL, "a model with %u rows and %u logit rows a step was asked for",
+                    max_rows, max_logit_rows);
+    struct model *m = memory_alloc(1, sizeof *m);
+    if (!m)
+        return STATUS_NO_MEMORY;
+    m->hp = hp;
+    m->compute = compute;
+    m->file = gguf_acquire(file);
+    m->max_rows = max_rows;
+    m->max_logit_rows = max_logit_rows;
+    bool started = pthread_create(&thread, NULL, digest_main, &digesting) == 0;
+    enum status status = model_bind(m);
+    if (status == STATUS_OK)
+        status = create_buffers(m);
+    if (started)
+        pthread_join(thread, NULL);
+    else
+        digest_main(&digesting);
+    if (status == STATUS_OK && !digesting.done)
+        status = fail(STATUS_NO_MEMORY, "no memory for the digest of the model");
+    if (status != STATUS_OK) {
+        model_destroy(&m);
+        return status;
+    }
+    memcpy(m->digest, digesting.out, sizeof m->digest);
+    *out = m;
+    return STATUS_OK;
+}
+
+void model_destroy(struct model **mm)
+{
+    struct model *m = *mm;
+
+    if (!m)
+        return;
+    model_unbind(m);
+    compute_acts_destroy(m->compute, &m->acts_embd);
+    compute_acts_destroy(m->compute, &m->acts_heads);
+    compute_acts_destroy(m->compute, &m->acts_ff);
+    compute_free(m->compute, m->memory, m->memory_bytes);
+    free(m->bad);
+    gguf_release(&m->file);
+    free(m);
+    *mm = NULL;
+}
