@@ -1,9 +1,10 @@
-/* api: the OpenAI-compatible surface, the same for every role: JSON in, struct request out; token events in, JSON, text and
- * SSE out. Works on any struct service. Also health, metrics, statistics and the tokenizer routes.
+/* api: the OpenAI-compatible surface, the same for every role: JSON in, struct request out; token
+ * events in, JSON, text and SSE out. Works on any struct service. Also health, metrics, statistics
+ * and the tokenizer routes.
  *
- * Ports are bound and served before the model is loaded: until api_set_service() everything but /livez and /metrics
- * answers 503 `loading`.
- * Threads: the loop's only; large bodies and templates are worked on by the text threads (net_work). */
+ * Ports are bound and served before the model is loaded: until api_set_service() everything but
+ * /livez and /metrics answers 503 `loading`. Threads: the loop's only; large bodies and templates
+ * are worked on by the text threads (net_work). */
 #ifndef BATON_API_API_H
 #define BATON_API_API_H
 
@@ -20,39 +21,46 @@
 struct api;
 
 struct api_options {
-    const char *const *model_ids; /* what the model is served as (--alias, else the file's stem); replies carry the first */
+    const char *const *model_ids; /* what the model is served as (--alias, else the file's stem);
+                                     replies carry the first */
     uint32_t n_model_ids;         /* at least 1 */
     const char *const *keys;      /* --api-key; any of them is good */
     uint32_t n_keys;              /* 0: everybody is let in */
     bool strict_model;            /* another model name is a 404 instead of a warning */
     struct sampling sampling;     /* what an absent field means: sampling flags */
-    int64_t n_predict;            /* -n: the answer's length when the request gives none; -1: up to the context for chat, 16
-                                     for completions */
-    const char *role;             /* "hybrid", "router", "prefill", "decode", for messages before a service is there */
+    int64_t n_predict; /* -n: the answer's length when the request gives none; -1: up to the context
+                          for chat, 16 for completions */
+    const char
+        *role; /* "hybrid", "router", "prefill", "decode", for messages before a service is there */
     const char *node_id;
-    bool no_openai_routes;        /* prefill and decode: /v1/... and the tokenizer routes are a 404 that names the role */
-    uint32_t max_prompts;         /* of one completion request; 0: 128 */
-    uint32_t comment_ms;          /* silence in a stream before a `:` comment; 0: 15,000 */
+    bool no_openai_routes; /* prefill and decode: /v1/... and the tokenizer routes are a 404 that
+                              names the role */
+    uint32_t max_prompts;  /* of one completion request; 0: 128 */
+    uint32_t comment_ms;   /* silence in a stream before a `:` comment; 0: 15,000 */
 };
 
-/* Zeroed, but with every sampling field off as OpenAI means it (temperature 1, top_p 1, penalties neutral), n_predict -1,
- * role "hybrid". */
+/* Zeroed, but with every sampling field off as OpenAI means it (temperature 1, top_p 1, penalties
+ * neutral), n_predict -1, role "hybrid". */
 void api_options_init(struct api_options *o);
 
-/* options, and all it points to, is kept, not copied. metrics gets the client-facing series, unless no_openai_routes. */
-enum status api_create(struct net_loop *l, const struct api_options *options, struct metrics *metrics, struct api **out) WARN_UNUSED;
+/* options, and all it points to, is kept, not copied. metrics gets the client-facing series, unless
+ * no_openai_routes. */
+enum status api_create(struct net_loop *l, const struct api_options *options,
+                       struct metrics *metrics, struct api **out) WARN_UNUSED;
 /* Sets the server's routes and hooks. Several servers may be attached. */
 void api_attach_http(struct api *api, struct http_server *server);
-/* The model is there. service and vocabulary outlive the api. vocabulary may be NULL with no_openai_routes. */
+/* The model is there. service and vocabulary outlive the api. vocabulary may be NULL with
+ * no_openai_routes. */
 void api_set_service(struct api *api, struct service *service, const struct vocabulary *vocabulary);
 /* New requests are refused as `draining` and /readyz is 503; running ones go on. */
 void api_drain(struct api *api);
-uint32_t api_n_running(const struct api *api); /* requests between their body's end and their answer's */
+uint32_t
+api_n_running(const struct api *api); /* requests between their body's end and their answer's */
 /* After the servers that it is attached to. Requests still running are cancelled. */
 void api_destroy(struct api **api);
 
-/* A log-probability as every surface prints it: 9 significant digits whatever the locale, always with a point or an
- * exponent; -inf (and anything below) is -9999.0. */
+/* A log-probability as every surface prints it: 9 significant digits whatever the locale, always
+ * with a point or an exponent; -inf (and anything below) is -9999.0. */
 void api_format_logprob(float value, char out[32]);
 
 #endif

@@ -13,7 +13,7 @@
 
 #define NODE_ID_BYTES 64 /* with the NUL; ids are [A-Za-z0-9._-]{1,63} */
 #define REQUEST_MAX_LOGPROBS 20
-#define REQUEST_MAX_STOPS 4
+#define REQUEST_MAX_STOPS 64
 #define REQUEST_MAX_LOGIT_BIAS 1024
 #define REQUEST_SALT_BYTES 32
 #define REQUEST_DIGEST_BYTES 32
