@@ -16,10 +16,15 @@ enum status prompt_encode(const struct vocabulary *v, const char *text, size_t l
 {
     int64_t bos = vocabulary_bos(v);
     uint32_t *list = NULL, n = 0;
+    enum status status;
 
     *bos_added = false;
-    TRY(vocabulary_encode(v, text, len, parse_special, MAX(context_tokens, MAX_COUNTED_TOKENS),
-                          &list, &n));
+    status = vocabulary_encode(v, text, len, parse_special, MAX(context_tokens, MAX_COUNTED_TOKENS),
+                               &list, &n);
+    if (status != STATUS_OK) {
+        free(list);
+        return status;
+    }
     if (add_bos && bos >= 0 && vocabulary_adds_bos(v) && (n == 0 || list[0] != (uint32_t)bos)) {
         uint32_t *grown = memory_grow(list, (size_t)n + 1, sizeof *list);
 

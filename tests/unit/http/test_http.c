@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "unit/http/client.h"
+
 static struct world {
     struct net_loop *loop;
     struct net_listener *listener;
@@ -124,76 +126,22 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- a client ---- */
-
-static int dial(void)
-{
-    const struct net_address *a = net_listener_address(w.listener);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    assert_int_equal(connect(fd, (const struct sockaddr *)&a->sa, sizeof(struct sockaddr_in)), 0);
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    return fd;
-}
-
-static void turn_for(int ms)
-{
-    for (int64_t end = clock_now_ms() + ms; clock_now_ms() < end; usleep(500))
-        net_loop_turn(w.loop);
-}
-
-static void push(int fd, const char *bytes, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = send(fd, bytes, len, MSG_NOSIGNAL);
-
-        if (n < 0 && errno != EAGAIN)
-            return;
-        if (n > 0) {
-            bytes += n;
-            len -= (size_t)n;
-        }
-        net_loop_turn(w.loop);
-    }
-}
-
-/* Reads until the server closes, `until` has come, or ms are over. True when the server closed. */
-static bool pull(int fd, struct buffer *got, const char *until, int ms)
-{
-    for (int64_t end = clock_now_ms() + ms; clock_now_ms() < end;) {
-        char *room = buffer_reserve(got, 65536);
-        ssize_t n = recv(fd, room, 65536, 0);
-
-        if (n == 0 || (n < 0 && errno != EAGAIN))
-            return true;
-        if (n > 0) {
-            got->len += (size_t)n;
-            got->data[got->len] = '\0';
-        } else
-            usleep(200);
-        if (until != NULL && got->len > 0 && strstr(got->data, until) != NULL)
-            return false;
-        net_loop_turn(w.loop);
-    }
-    return false;
-}
-
 /* Sends, reads until the answer's end is seen, and hands back a static copy. */
 static const char *ask(const char *request, const char *until, bool *closed)
 {
     static char answer[1 << 16];
     struct buffer got = {0};
-    int fd = dial();
+    int fd = dial(w.listener);
     bool c;
 
-    push(fd, request, strlen(request));
-    c = pull(fd, &got, until, 2000);
+    push(w.loop, fd, request, strlen(request));
+    c = pull(w.loop, fd, &got, until, 2000);
     if (closed != NULL)
         *closed = c;
     snprintf(answer, sizeof answer, "%s", got.data != NULL ? got.data : "");
     buffer_deinit(&got);
     close(fd);
-    turn_for(5);
+    turn_for(w.loop, 5);
     return answer;
 }
 
@@ -281,15 +229,15 @@ static void test_bodies(void **state)
     /* Expect: 100-continue is answered once the headers are good, and the final answer follows the
      * body. */
     struct buffer got = {0};
-    int fd = dial();
+    int fd = dial(w.listener);
     const char *head =
         "POST /echo HTTP/1.1\r\n" HOST "Content-Length: 3\r\nExpect: 100-continue\r\n\r\n";
-    push(fd, head, strlen(head));
-    pull(fd, &got, "100 Continue\r\n\r\n", 2000);
+    push(w.loop, fd, head, strlen(head));
+    pull(w.loop, fd, &got, "100 Continue\r\n\r\n", 2000);
     assert_non_null(strstr(got.data, "HTTP/1.1 100 Continue\r\n\r\n"));
     assert_null(strstr(got.data, " 200 "));
-    push(fd, "xyz", 3);
-    pull(fd, &got, "xyz", 2000);
+    push(w.loop, fd, "xyz", 3);
+    pull(w.loop, fd, &got, "xyz", 2000);
     assert_non_null(strstr(got.data, " 200 OK"));
     buffer_deinit(&got);
     close(fd);
@@ -314,20 +262,20 @@ static void test_pipelining(void **state)
 
     for (size_t cut = 0; cut <= len; cut++) {
         struct buffer got = {0};
-        int fd = dial();
+        int fd = dial(w.listener);
         int n_ok = 0;
         bool closed;
 
         w.n_handled = 0;
         if (cut == len) {
             for (size_t i = 0; i < len; i++)
-                push(fd, requests + i, 1);
+                push(w.loop, fd, requests + i, 1);
         } else {
-            push(fd, requests, cut);
+            push(w.loop, fd, requests, cut);
             net_loop_turn(w.loop);
-            push(fd, requests + cut, len - cut);
+            push(w.loop, fd, requests + cut, len - cut);
         }
-        closed = pull(fd, &got, NULL, 3000);
+        closed = pull(w.loop, fd, &got, NULL, 3000);
         assert_true(closed);
         for (const char *p = got.data; (p = strstr(p, "HTTP/1.1 200 OK")) != NULL; p++)
             n_ok++;
@@ -337,23 +285,23 @@ static void test_pipelining(void **state)
         buffer_deinit(&got);
         close(fd);
     }
-    turn_for(5);
+    turn_for(w.loop, 5);
     assert_int_equal(http_server_n_exchanges(w.server), 0);
 }
 
 static void test_held_pipelined(void **state)
 {
     struct buffer got = {0};
-    int fd = dial();
+    int fd = dial(w.listener);
     const char *two = "GET /hold HTTP/1.1\r\n" HOST "\r\nGET /hello HTTP/1.1\r\n" HOST "\r\n";
 
-    push(fd, two, strlen(two));
-    turn_for(20);
+    push(w.loop, fd, two, strlen(two));
+    turn_for(w.loop, 20);
     assert_int_equal(w.n_handled, 1);
     assert_non_null(w.held);
     http_exchange_respond(w.held, 200, "text/plain", "first", 5);
     assert_int_equal(w.n_handled, 1); /* not from within */
-    pull(fd, &got, "hello", 2000);
+    pull(w.loop, fd, &got, "hello", 2000);
     assert_int_equal(w.n_handled, 2);
     assert_true(strstr(got.data, "first") < strstr(got.data, "hello"));
     buffer_deinit(&got);
@@ -436,8 +384,8 @@ static void test_limits(void **state)
     check_status("POST /echo HTTP/1.1\r\n" HOST "Content-Length: 10\r\n\r\nabc", 408);
 
     /* Idle: closed without a word. */
-    fd = dial();
-    assert_true(pull(fd, &got, NULL, 2000));
+    fd = dial(w.listener);
+    assert_true(pull(w.loop, fd, &got, NULL, 2000));
     assert_int_equal(got.len, 0);
     close(fd);
     buffer_deinit(&got);
@@ -445,26 +393,26 @@ static void test_limits(void **state)
 
 static void test_client_leaves(void **state)
 {
-    int fd = dial();
+    int fd = dial(w.listener);
     const char *request = "GET /hold HTTP/1.1\r\n" HOST "\r\n";
 
-    push(fd, request, strlen(request));
-    turn_for(20);
+    push(w.loop, fd, request, strlen(request));
+    turn_for(w.loop, 20);
     assert_non_null(w.held);
     close(fd);
-    turn_for(20);
+    turn_for(w.loop, 20);
     assert_int_equal(w.n_closed, 1);
 
     /* The same in mid-stream. */
-    fd = dial();
-    push(fd, request, strlen(request));
-    turn_for(20);
+    fd = dial(w.listener);
+    push(w.loop, fd, request, strlen(request));
+    turn_for(w.loop, 20);
     http_exchange_stream_begin(w.held, 200, "text/plain");
     http_exchange_stream_write(w.held, "x", 1);
     close(fd);
     for (int i = 0; i < 50 && w.held != NULL; i++) {
         http_exchange_stream_write(w.held, "yyyyyyyyyyyyyyyy", 16);
-        turn_for(1);
+        turn_for(w.loop, 1);
     }
     assert_int_equal(w.n_closed, 2);
     assert_int_equal(http_server_n_exchanges(w.server), 0);
@@ -472,15 +420,15 @@ static void test_client_leaves(void **state)
 
 static void test_slow_reader(void **state)
 {
-    int fd = dial();
+    int fd = dial(w.listener);
     int small = 4096;
     const char *request = "GET /hold HTTP/1.1\r\n" HOST "\r\n";
     char *piece = calloc(1, 1 << 20);
     struct buffer got = {0};
 
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    push(fd, request, strlen(request));
-    turn_for(20);
+    push(w.loop, fd, request, strlen(request));
+    turn_for(w.loop, 20);
     http_exchange_stream_begin(w.held, 200, "text/plain");
     for (int i = 0; i < 8; i++)
         http_exchange_stream_write(w.held, piece, 1 << 20);
@@ -498,27 +446,27 @@ static void test_slow_reader(void **state)
             n += (int)got_now;
             net_loop_turn(w.loop);
         }
-        turn_for(60);
+        turn_for(w.loop, 60);
     }
     assert_int_equal(w.n_closed, 0);
     /* ... and when it stops it is cut. */
-    turn_for(700);
+    turn_for(w.loop, 700);
     assert_int_equal(w.n_closed, 1);
     close(fd);
 
     /* One that catches up is told of as writable. */
-    fd = dial();
-    push(fd, request, strlen(request));
-    turn_for(20);
+    fd = dial(w.listener);
+    push(w.loop, fd, request, strlen(request));
+    turn_for(w.loop, 20);
     http_exchange_stream_begin(w.held, 200, "text/plain");
     for (int i = 0; i < 8; i++)
         http_exchange_stream_write(w.held, piece, 1 << 20);
     w.n_writable = 0;
     for (int i = 0; i < 2000 && w.n_writable == 0; i++)
-        pull(fd, &got, NULL, 2);
+        pull(w.loop, fd, &got, NULL, 2);
     assert_int_equal(w.n_writable, 1);
     http_exchange_stream_end(w.held, true);
-    assert_true(pull(fd, &got, NULL, 2000));
+    assert_true(pull(w.loop, fd, &got, NULL, 2000));
     assert_memory_equal(got.data + got.len - 5, "0\r\n\r\n", 5);
     buffer_deinit(&got);
     close(fd);
@@ -532,21 +480,21 @@ static void on_idle(void *context)
 
 static void test_drain(void **state)
 {
-    int fd = dial(), idle_fd = dial();
+    int fd = dial(w.listener), idle_fd = dial(w.listener);
     const char *request = "GET /hold HTTP/1.1\r\n" HOST "\r\n";
     struct buffer got = {0};
 
-    push(fd, request, strlen(request));
-    turn_for(20);
+    push(w.loop, fd, request, strlen(request));
+    turn_for(w.loop, 20);
     http_server_drain(w.server, on_idle, NULL);
-    assert_true(pull(idle_fd, &got, NULL, 1000));
+    assert_true(pull(w.loop, idle_fd, &got, NULL, 1000));
     assert_int_equal(w.n_idle, 0);
     /* New connections are still served. */
     assert_non_null(
         strstr(ask("GET /hello HTTP/1.1\r\n" HOST "\r\n", NULL, NULL), "Connection: close\r\n"));
     assert_int_equal(w.n_idle, 0);
     http_exchange_respond(w.held, 200, "text/plain", "bye", 3);
-    assert_true(pull(fd, &got, NULL, 1000));
+    assert_true(pull(w.loop, fd, &got, NULL, 1000));
     assert_non_null(strstr(got.data, "bye"));
     assert_int_equal(w.n_idle, 1);
     buffer_deinit(&got);
@@ -556,15 +504,15 @@ static void test_drain(void **state)
 
 static void test_destroy_while_held(void **state)
 {
-    int fd = dial();
+    int fd = dial(w.listener);
     const char *request = "GET /hold HTTP/1.1\r\n" HOST "\r\n";
 
-    push(fd, request, strlen(request));
-    turn_for(20);
+    push(w.loop, fd, request, strlen(request));
+    turn_for(w.loop, 20);
     net_listener_close(&w.listener);
     http_server_destroy(&w.server);
     assert_int_equal(w.n_closed, 1);
-    turn_for(5);
+    turn_for(w.loop, 5);
     close(fd);
 }
 
