@@ -90,6 +90,7 @@ struct request {
     uint32_t attempt; /* from 1 */
     char *request_id; /* a label for logs, never a key */
     struct resume resume;
+    const void *attachment; /* what its present owner keeps with it, in the arena */
 };
 struct request *request_create(void); /* NULL with fail(STATUS_NO_MEMORY) */
 void request_destroy(struct request **r);

@@ -1,0 +1,574 @@
+/* The engine's thread: commands in, a step, results out. */
+#include "engine/engine.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of prompt log-probabilities in a step: each takes a row of logits of the whole vocabulary. */
+enum { PROMPT_LOGIT_ROWS = 64 };
+
+uint32_t engine_max_logit_rows(const struct engine_options *o)
+{
+    return o->n_slots + PROMPT_LOGIT_ROWS;
+}
+
+static void command(struct engine *e, struct sequence *s, enum command c)
+{
+    pthread_mutex_lock(&e->commands.lock);
+    s->commands |= (uint32_t)c;
+    mailbox_append(&e->commands, &s->command_node);
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->commands.lock);
+}
+
+void engine_submit(struct engine *e, struct sequence *s)
+{
+    command(e, s, COMMAND_SUBMIT);
+}
+
+void engine_cancel(struct engine *e, struct sequence *s)
+{
+    command(e, s, COMMAND_CANCEL);
+}
+
+void engine_finish(struct engine *e, struct sequence *s)
+{
+    command(e, s, COMMAND_FINISH);
+}
+
+static void copy_row(struct row_store *rows, uint32_t i, const struct logprob_rows *row)
+{
+    const uint32_t n = MIN(rows->n_top, row->n_top);
+
+    rows->value[i] = row->value[0];
+    for (uint32_t j = 0; j < n; j++) {
+        rows->top_ids[(size_t)i * rows->n_top + j] = row->top_ids[j];
+        rows->top_values[(size_t)i * rows->n_top + j] = row->top_values[j];
+    }
+}
+
+void engine_commit(struct engine *e, struct sequence *s, uint32_t first_id, const struct logprob_rows *row)
+{
+    s->commit_id = first_id;
+    if (row && s->generated_rows.value)
+        copy_row(&s->generated_rows, s->n_prefix - s->n_prompt, row);
+    command(e, s, COMMAND_COMMIT);
+}
+
+/* The loop is told once a step, after all of it is there. */
+void engine_publish(struct engine *e, struct sequence *s)
+{
+    pthread_mutex_lock(&e->news.lock);
+    mailbox_append(&e->news, &s->news_node);
+    pthread_mutex_unlock(&e->news.lock);
+}
+
+struct sequence *engine_next_news(struct engine *e)
+{
+    struct sequence *s = NULL;
+
+    pthread_mutex_lock(&e->news.lock);
+    struct mailbox_node *n = mailbox_pop(&e->news);
+    if (n) {
+        s = (struct sequence *)((char *)n - offsetof(struct sequence, news_node));
+        s->ended_seen = s->ended;
+    }
+    pthread_mutex_unlock(&e->news.lock);
+    return s;
+}
+
+static struct sequence_list *list_of(struct engine *e, const struct sequence *s)
+{
+    switch (s->state) {
+    case STATE_WAITING:
+        return &e->waiting;
+    case STATE_RUNNING:
+        return &e->running;
+    case STATE_IMPORTING:
+        return &e->importing;
+    case STATE_HELD:
+        return &e->held;
+    case STATE_NEW:
+    case STATE_ENDED:
+        break;
+    }
+    return NULL;
+}
+
+static void move_to(struct engine *e, struct sequence *s, enum sequence_state state)
+{
+    struct sequence_list *from = list_of(e, s), *to;
+
+    if (from)
+        list_remove(from, s);
+    s->state = state;
+    to = list_of(e, s);
+    if (to)
+        list_append(to, s);
+}
+
+static void set_status(struct sequence *s, enum status status, const char *message)
+{
+    s->status = status;
+    if (message != s->message)
+        snprintf(s->message, sizeof s->message, "%s", message);
+}
+
+/* The last touch: its owner may destroy the sequence as soon as the lock is free. */
+void sequence_end(struct engine *e, struct sequence *s, enum status status, const char *message)
+{
+    move_to(e, s, STATE_ENDED);
+    sequence_release_pages(e, s);
+    set_status(s, status, message);
+    pthread_mutex_lock(&e->news.lock);
+    s->ended = true;
+    mailbox_append(&e->news, &s->news_node);
+    pthread_mutex_unlock(&e->news.lock);
+}
+
+/* Ends a sequence whose pages nobody else uses; keeps the pages of one that the loop may be sending from or reading into.
+ * The sequence must not be touched after this. */
+static void stop_computing(struct engine *e, struct sequence *s, enum status status, const char *message)
+{
+    const bool loop_uses_pages =
+        s->purpose == SEQUENCE_PREFILL ? atomic_load(&s->started) : s->state == STATE_IMPORTING;
+
+    if (!loop_uses_pages) {
+        sequence_end(e, s, status, message);
+        return;
+    }
+    if (s->state == STATE_HELD)
+        return;
+    set_status(s, status, message);
+    move_to(e, s, STATE_HELD);
+    atomic_store(&s->stopped, true);
+    engine_publish(e, s);
+}
+
+static void begin(struct engine *e, struct sequence *s)
+{
+    s->serial = e->next_serial++;
+    if (s->purpose != SEQUENCE_IMPORT) {
+        move_to(e, s, STATE_WAITING);
+        return;
+    }
+    enum status status = import_reserve(e, s);
+    if (status != STATUS_OK) {
+        sequence_end(e, s, status, status_message());
+        return;
+    }
+    move_to(e, s, STATE_IMPORTING);
+    atomic_store(&s->ready, true);
+    engine_publish(e, s);
+}
+
+/* Appends a sampled id. False if it was the last. */
+static bool append_id(struct engine *e, struct sequence *s, uint32_t id)
+{
+    struct text_released released = {0};
+    enum status status = text_stream_feed(s->stream, id, &released);
+
+    s->ids[s->n_ids++] = id;
+    if (s->generated_counts)
+        s->generated_counts[id]++;
+    if (status != STATUS_OK) {
+        released.ended = true;
+        released.finish = FINISH_STOP;
+    }
+    if (released.ended)
+        atomic_store(&s->finish, (uint32_t)released.finish);
+    atomic_store(&s->published_ids, s->n_ids);
+    return !released.ended;
+}
+
+static void accept_import(struct engine *e, struct sequence *s)
+{
+    const uint32_t tail = s->n_prefix % PAGE_TOKENS;
+
+    if (s->state != STATE_IMPORTING)
+        return; /* cancelled meanwhile */
+    s->n_computed = s->n_prefix;
+    if (tail) /* whatever the peer sent there, a masked key must meet zeros */
+        kv_page_zero_lanes(e->pool, s->pages[s->n_prefix / PAGE_TOKENS], tail);
+    s->n_indexed = s->n_held_pages;
+    sequence_index_full_pages(e, s);
+    move_to(e, s, STATE_RUNNING);
+    if (append_id(e, s, s->commit_id))
+        engine_publish(e, s);
+    else
+        sequence_end(e, s, STATUS_OK, "");
+}
+
+static void obey(struct engine *e, struct sequence *s, uint32_t commands)
+{
+    if (commands & COMMAND_SUBMIT) {
+        if (commands & (COMMAND_CANCEL | COMMAND_FINISH)) {
+            sequence_end(e, s, STATUS_CANCELLED, "cancelled");
+            return;
+        }
+        begin(e, s);
+    } else if (commands & COMMAND_FINISH) {
+        sequence_end(e, s, s->status, s->message);
+    } else if (commands & COMMAND_CANCEL) {
+        stop_computing(e, s, STATUS_CANCELLED, "cancelled");
+    } else if (commands & COMMAND_COMMIT) {
+        accept_import(e, s);
+    }
+}
+
+static void take_commands(struct engine *e)
+{
+    for (;;) {
+        struct sequence *s = NULL;
+        uint32_t commands = 0;
+        pthread_mutex_lock(&e->commands.lock);
+        struct mailbox_node *n = mailbox_pop(&e->commands);
+        if (n) {
+            s = (struct sequence *)((char *)n - offsetof(struct sequence, command_node));
+            commands = s->state == STATE_ENDED ? 0 : s->commands;
+            s->commands = 0;
+        }
+        pthread_mutex_unlock(&e->commands.lock);
+        if (!n)
+            return;
+        if (commands)
+            obey(e, s, commands);
+    }
+}
+
+static enum status prompt_rows_of(struct engine *e, struct sequence *s, uint32_t *logit_row)
+{
+    const struct step_plan *p = &e->plan;
+    uint32_t n_done = 0;
+
+    for (; *logit_row < p->n_logit_rows && p->logit_rows[*logit_row] < s->step_row + s->step_rows; (*logit_row)++) {
+        const uint32_t position = s->n_computed + p->logit_rows[*logit_row] - s->step_row;
+        if (position + 1 >= s->n_prompt)
+            break; /* the row that is sampled from */
+        if (position < atomic_load_explicit(&s->published_prompt_rows, memory_order_relaxed))
+            continue; /* computed again after a pre-emption */
+        TRY(sampler_logprobs(&e->sampler, e->logits + (size_t)*logit_row * e->limits.n_vocab, s->ids[position + 1],
+                             &s->prompt_rows, position));
+        n_done = position + 1;
+    }
+    if (n_done)
+        atomic_store(&s->published_prompt_rows, n_done);
+    return STATUS_OK;
+}
+
+static enum status sample_next(struct engine *e, struct sequence *s, const float *logits, uint32_t *id)
+{
+    const struct resume *r = &s->request->resume;
+    const uint32_t index = s->n_ids - s->n_prompt;
+
+    TRY(sampler_draw(&e->sampler, logits, r, r->seed, index, s->prompt_seen, s->generated_counts, id));
+    if (s->generated_rows.value)
+        TRY(sampler_logprobs(&e->sampler, logits, *id, &s->generated_rows, index));
+    e->live.n_tokens_sampled++;
+    return STATUS_OK;
+}
+
+/* What a step means for one of its sequences. logit_row: the first of the plan's logit rows that may be this one's. */
+static void finish_rows(struct engine *e, struct sequence *s, uint32_t *logit_row)
+{
+    const bool to_the_end = s->n_computed + s->step_rows == s->n_ids;
+    const uint32_t first_logit_row = *logit_row;
+    enum status status = STATUS_OK;
+    uint32_t id = 0;
+
+    while (*logit_row < e->plan.n_logit_rows && e->plan.logit_rows[*logit_row] < s->step_row + s->step_rows)
+        ++*logit_row;
+    if (s->failed_numerics) {
+        stop_computing(e, s, STATUS_NUMERICS, "the model's activations left the range of finite numbers");
+        return;
+    }
+    if (s->prompt_rows.value) {
+        uint32_t row = first_logit_row;
+        status = prompt_rows_of(e, s, &row);
+    }
+    if (status == STATUS_OK && to_the_end)
+        status = sample_next(e, s, e->logits + (size_t)(*logit_row - 1) * e->limits.n_vocab, &id);
+    if (s->n_computed < s->n_prompt)
+        e->live.n_prompt_tokens_computed += MIN(s->step_rows, s->n_prompt - s->n_computed);
+    s->n_computed += s->step_rows;
+    if (status != STATUS_OK) {
+        stop_computing(e, s, status, status_message());
+        return;
+    }
+    sequence_index_full_pages(e, s);
+    if (!to_the_end) {
+        if (s->prompt_rows.value)
+            engine_publish(e, s);
+        return;
+    }
+    const bool goes_on = append_id(e, s, id);
+    if (s->purpose == SEQUENCE_PREFILL) {
+        move_to(e, s, STATE_HELD);
+        atomic_store(&s->prefilled, true);
+        engine_publish(e, s);
+    } else if (goes_on) {
+        engine_publish(e, s);
+    } else {
+        sequence_end(e, s, STATUS_OK, "");
+    }
+}
+
+/* Pages that are being handed over go out layer by layer, while the step runs on. */
+static void layer_done(void *context, uint32_t layer)
+{
+    struct engine *e = context;
+    bool any = false;
+
+    for (uint32_t i = 0; i < e->plan.n_tables; i++) {
+        struct sequence *s = e->plan.sequences[i];
+        if (s->purpose != SEQUENCE_PREFILL || s->failed_numerics)
+            continue;
+        atomic_store_explicit(&s->layer_tokens[layer], s->n_computed + s->step_rows, memory_order_release);
+        engine_publish(e, s);
+        any = true;
+    }
+    if (any)
+        e->options.news(e->options.news_context);
+}
+
+static void run_step(struct engine *e)
+{
+    struct step_plan *p = &e->plan;
+    uint32_t bad_row = UINT32_MAX, logit_row = 0;
+    const struct kv_view view = kv_pool_view(e->pool);
+    struct model_batch batch = {
+        .n_rows = p->n_rows,
+        .ids = p->ids,
+        .positions = p->positions,
+        .tables = p->tables,
+        .page_tables = p->page_tables,
+        .n_page_tables = p->n_tables,
+        .kv = &view,
+        .n_logit_rows = p->n_logit_rows,
+        .logit_rows = p->logit_rows,
+        .logits = e->logits,
+        .layer_done = layer_done,
+        .context = e,
+    };
+    const int64_t start_ns = clock_now_ns();
+    enum status status = model_forward(e->options.model, &batch, &bad_row);
+    const double step_ms = (double)(clock_now_ns() - start_ns) * 1e-6;
+
+    if (p->n_prefill_rows >= 16 && step_ms > 0) {
+        const double rate = p->n_rows / step_ms;
+        e->prefill_rows_per_ms = e->prefill_rows_per_ms > 0 ? 0.7 * e->prefill_rows_per_ms + 0.3 * rate : rate;
+    }
+    e->live.n_steps++;
+    for (uint32_t i = 0; i < p->n_tables; i++) {
+        struct sequence *s = p->sequences[i];
+        if (status != STATUS_OK)
+            s->failed_numerics = status != STATUS_NUMERICS ||
+                                 (bad_row >= s->step_row && bad_row < s->step_row + s->step_rows);
+        finish_rows(e, s, &logit_row);
+    }
+    if (status != STATUS_OK)
+        log_event(LOG_ERROR, "step failed", "reason=%s error=" LOG_Q, status_code(status), log_quote(status_message()));
+}
+
+static void publish_stats(struct engine *e, bool busy)
+{
+    e->live.pages = kv_pool_usage(e->pool);
+    e->live.n_running = e->running.n;
+    e->live.n_waiting = e->waiting.n;
+    e->live.n_importing = e->importing.n;
+    e->live.n_slots = e->options.n_slots;
+    e->live.busy = busy;
+    pthread_mutex_lock(&e->stats_lock);
+    e->stats = e->live;
+    pthread_mutex_unlock(&e->stats_lock);
+}
+
+static void tell_news(struct engine *e)
+{
+    pthread_mutex_lock(&e->news.lock);
+    const bool any = e->news.first != NULL;
+    pthread_mutex_unlock(&e->news.lock);
+    if (any)
+        e->options.news(e->options.news_context);
+}
+
+static bool wait_for_work(struct engine *e, bool idle)
+{
+    pthread_mutex_lock(&e->commands.lock);
+    if (idle && !e->commands.first && !e->stopping) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += 1; /* deadlines of the waiting are looked at once a second */
+        pthread_cond_timedwait(&e->wake, &e->commands.lock, &until);
+    }
+    const bool stopping = e->stopping;
+    pthread_mutex_unlock(&e->commands.lock);
+    return !stopping;
+}
+
+static void *engine_main(void *context)
+{
+    struct engine *e = context;
+    bool idle = false;
+
+    while (wait_for_work(e, idle)) {
+        take_commands(e);
+        plan_admit(e);
+        plan_step(e);
+        idle = e->plan.n_rows == 0;
+        publish_stats(e, !idle);
+        tell_news(e);
+        if (idle)
+            continue;
+        run_step(e);
+        publish_stats(e, true);
+        tell_news(e);
+    }
+    take_commands(e);
+    struct sequence_list *const lists[] = {&e->waiting, &e->running, &e->importing, &e->held};
+    for (size_t i = 0; i < ARRAY_LENGTH(lists); i++)
+        while (lists[i]->first)
+            sequence_end(e, lists[i]->first, STATUS_CANCELLED, "the server is stopping");
+    publish_stats(e, false);
+    tell_news(e);
+    return NULL;
+}
+
+static enum status plan_init(struct step_plan *p, uint32_t n_rows, uint32_t n_tables, uint32_t n_logit_rows)
+{
+    p->ids = memory_alloc(n_rows, sizeof *p->ids);
+    p->positions = memory_alloc(n_rows, sizeof *p->positions);
+    p->tables = memory_alloc(n_rows, sizeof *p->tables);
+    p->page_tables = memory_alloc(n_tables, sizeof *p->page_tables);
+    p->sequences = memory_alloc(n_tables, sizeof *p->sequences);
+    p->logit_rows = memory_alloc(n_logit_rows, sizeof *p->logit_rows);
+    return p->ids && p->positions && p->tables && p->page_tables && p->sequences && p->logit_rows ? STATUS_OK
+                                                                                                    : STATUS_NO_MEMORY;
+}
+
+static void plan_deinit(struct step_plan *p)
+{
+    free(p->ids);
+    free(p->positions);
+    free(p->tables);
+    free(p->page_tables);
+    free(p->sequences);
+    free(p->logit_rows);
+}
+
+static enum status allocate(struct engine *e)
+{
+    const struct engine_options *o = &e->options;
+    const uint64_t page_bytes = kv_page_bytes(e->limits.kv);
+    uint64_t pool_bytes;
+
+    if (!mul_u64(page_bytes, o->n_pages, &pool_bytes))
+        return fail(STATUS_NO_MEMORY, "%u pages of %llu bytes are more than any memory", o->n_pages,
+                    (unsigned long long)page_bytes);
+    e->pool_memory = compute_alloc(o->compute, pool_bytes);
+    if (!e->pool_memory)
+        return fail(STATUS_NO_MEMORY, "no memory for a KV pool of %llu bytes", (unsigned long long)pool_bytes);
+    TRY(kv_pool_create(e->pool_memory, o->n_pages, e->limits.kv, &e->pool));
+    e->max_logit_rows = engine_max_logit_rows(o);
+    e->logits = memory_alloc((size_t)e->max_logit_rows * e->limits.n_vocab, sizeof *e->logits);
+    if (!e->logits)
+        return STATUS_NO_MEMORY;
+    TRY(plan_init(&e->plan, o->n_slots + o->max_chunk_tokens, o->n_slots, e->max_logit_rows));
+    return sampler_init(&e->sampler, o->compute, e->limits.n_vocab);
+}
+
+enum status engine_create(const struct engine_options *o, struct engine **out)
+{
+    struct engine *e = memory_alloc(1, sizeof *e);
+    pthread_condattr_t attributes;
+    enum status status;
+
+    if (!e)
+        return STATUS_NO_MEMORY;
+    e->options = *o;
+    model_get_limits(o->model, &e->limits);
+    mailbox_init(&e->commands);
+    mailbox_init(&e->news);
+    pthread_mutex_init(&e->stats_lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (kv_pages_of_tokens(o->max_context_tokens) > o->n_pages) {
+        status = fail(STATUS_CONTEXT_LENGTH, "one request of %u tokens needs %u pages, the pool has %u",
+                      o->max_context_tokens, kv_pages_of_tokens(o->max_context_tokens), o->n_pages);
+        goto failed;
+    }
+    TRY_GOTO(failed, allocate(e));
+    publish_stats(e, false);
+    if (pthread_create(&e->thread, NULL, engine_main, e)) {
+        status = fail(STATUS_NO_MEMORY, "no thread for the engine");
+        goto failed;
+    }
+    e->thread_started = true;
+    *out = e;
+    return STATUS_OK;
+failed:
+    engine_destroy(&e);
+    return status;
+}
+
+void engine_stop(struct engine *e)
+{
+    if (!e->thread_started)
+        return;
+    pthread_mutex_lock(&e->commands.lock);
+    e->stopping = true;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->commands.lock);
+    pthread_join(e->thread, NULL);
+    e->thread_started = false;
+}
+
+void engine_destroy(struct engine **pe)
+{
+    struct engine *e = *pe;
+
+    if (!e)
+        return;
+    engine_stop(e);
+    sampler_deinit(&e->sampler);
+    plan_deinit(&e->plan);
+    free(e->logits);
+    kv_pool_destroy(&e->pool);
+    if (e->pool_memory)
+        compute_free(e->options.compute, e->pool_memory, kv_page_bytes(e->limits.kv) * e->options.n_pages);
+    mailbox_deinit(&e->commands);
+    mailbox_deinit(&e->news);
+    pthread_mutex_destroy(&e->stats_lock);
+    pthread_cond_destroy(&e->wake);
+    free(e);
+    *pe = NULL;
+}
+
+struct kv_view engine_kv_view(const struct engine *e)
+{
+    return kv_pool_view(e->pool);
+}
+
+uint32_t engine_max_context_tokens(const struct engine *e)
+{
+    return e->options.max_context_tokens;
+}
+
+void engine_get_stats(const struct engine *ce, struct engine_stats *out)
+{
+    struct engine *e = (struct engine *)ce;
+
+    pthread_mutex_lock(&e->stats_lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->stats_lock);
+    out->progress = compute_progress(e->options.compute);
+}

@@ -1,0 +1,306 @@
+/* A request's life on a prefill node: computed up to its first token, handed over, let go. */
+#include "node/internal.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The sequence is not needed any more: its pages become cache. Only when nothing is being sent from them. */
+static void let_go(struct job *j)
+{
+    engine_finish(j->node->engine, j->sequence);
+}
+
+static void fail_job(struct job *j, enum status error, const char *message)
+{
+    struct node *n = j->node;
+
+    if (!j->closing) {
+        reply_failed(n, j->reply_to, &j->key, j->attempt, error, message);
+        log_event(LOG_WARN, "prefill ended", "req=%s attempt=%u reason=%s error=" LOG_Q, j->request_id, j->attempt,
+                  status_code(error), log_quote(message));
+    }
+    j->closing = true;
+    engine_cancel(n->engine, j->sequence);
+    if (j->sender)
+        handoff_send_cancel(j->sender); /* released() lets go */
+    else
+        let_go(j);
+}
+
+void prefill_cancel(struct job *j)
+{
+    if (j->closing)
+        return;
+    j->closing = true;
+    engine_cancel(j->node->engine, j->sequence);
+    if (j->sender)
+        handoff_send_cancel(j->sender);
+    else
+        let_go(j);
+}
+
+/* ---- what the hand-off asks and says ---- */
+
+static uint32_t source_layer_tokens(void *context, uint32_t layer)
+{
+    const struct job *j = context;
+
+    return sequence_layer_tokens(j->sequence, layer);
+}
+
+static const void *source_slab(void *context, uint32_t page, uint32_t layer)
+{
+    const struct job *j = context;
+    const struct kv_view view = engine_kv_view(j->node->engine);
+    struct sequence_view v;
+
+    sequence_get_view(j->sequence, &v);
+    return kv_slab_address(&view, v.pages[page], layer);
+}
+
+static void source_opened(void *context, const char *decode_node)
+{
+    struct job *j = context;
+    struct wire_result m = job_result(j, WIRE_PHASE_OPENED);
+
+    snprintf(m.decode_node, sizeof m.decode_node, "%s", decode_node);
+    reply_append(j->node, j->reply_to, &m);
+}
+
+static void source_accepted(void *context)
+{
+    struct job *j = context;
+
+    log_event(LOG_INFO, "handed off", "req=%s attempt=%u ms=%lld", j->request_id, j->attempt,
+              (long long)(clock_now_ms() - j->begun_ms));
+    j->closing = true;
+}
+
+static void source_given_up(void *context, enum status reason, const char *message)
+{
+    struct job *j = context;
+
+    if (!j->closing) {
+        reply_failed(j->node, j->reply_to, &j->key, j->attempt, reason, message);
+        log_event(LOG_WARN, "no decode node took it", "req=%s reason=%s error=" LOG_Q, j->request_id, status_code(reason),
+                  log_quote(message));
+    }
+    j->closing = true;
+    engine_cancel(j->node->engine, j->sequence);
+}
+
+static void source_released(void *context)
+{
+    struct job *j = context;
+
+    j->sender = NULL;
+    let_go(j);
+}
+
+static enum status page_names_of(const struct job *j, const struct resume *r, struct arena *a, struct wire_decode_meta *meta)
+{
+    struct page_namespace space = j->node->options.engine.names;
+    const uint32_t n_prefix = r->n_prompt + r->n_generated, n = n_prefix / PAGE_TOKENS;
+    struct page_name *names = arena_alloc(a, n, sizeof *names);
+    uint32_t *ids = arena_alloc(a, n_prefix, sizeof *ids);
+
+    if (!names || !ids)
+        return STATUS_NO_MEMORY;
+    if (r->has_tenant)
+        memcpy(space.salt, r->tenant_salt, sizeof space.salt);
+    memcpy(ids, r->prompt_ids, r->n_prompt * sizeof *ids);
+    if (r->n_generated)
+        memcpy(ids + r->n_prompt, r->generated_ids, r->n_generated * sizeof *ids);
+    for (uint32_t i = 0; i < n; i++)
+        names[i] = page_name(i ? &names[i - 1] : NULL, &space, ids + (size_t)i * PAGE_TOKENS);
+    meta->page_names = names;
+    meta->n_page_names = n;
+    return STATUS_OK;
+}
+
+/* When the request is taken from the queue for its first chunk. */
+static enum status open_handoff(struct job *j)
+{
+    struct node *n = j->node;
+    struct request *r = sequence_request(j->sequence);
+    const struct handoff_source source = {.layer_tokens = source_layer_tokens,
+                                          .slab = source_slab,
+                                          .opened = source_opened,
+                                          .accepted = source_accepted,
+                                          .given_up = source_given_up,
+                                          .released = source_released,
+                                          .context = j};
+    const struct wire_prefill_request *asked = r->attachment;
+    struct wire_decode_meta meta = {.request = *asked};
+    struct arena a = {0};
+    enum status status = page_names_of(j, &r->resume, &a, &meta);
+
+    meta.request.resume = r->resume;
+    if (status == STATUS_OK)
+        status = handoff_send_open(n->senders, &meta, r->resume.n_prompt + r->resume.n_generated, &source, &j->sender);
+    arena_deinit(&a);
+    return status;
+}
+
+/* ---- news ---- */
+
+static void tell_prompt_rows(struct job *j, const struct sequence_view *v)
+{
+    while (v->n_prompt_rows > j->n_prompt_rows_told && !j->closing) {
+        struct wire_result m = job_result(j, WIRE_PHASE_PROMPT_LOGPROBS);
+        m.start = j->n_prompt_rows_told + 1;
+        m.n_ids = MIN(v->n_prompt_rows - j->n_prompt_rows_told, (uint32_t)PROMPT_ROWS_A_RESULT);
+        m.has_logprobs = true;
+        m.logprobs = rows_from(&v->prompt_rows, j->n_prompt_rows_told);
+        j->n_prompt_rows_told += m.n_ids;
+        reply_append(j->node, j->reply_to, &m);
+    }
+}
+
+static void tell_first_token(struct job *j, const struct sequence_view *v)
+{
+    const struct resume *r = &sequence_request(j->sequence)->resume;
+    const uint32_t index = v->n_generated - 1;
+    struct wire_result m = job_result(j, WIRE_PHASE_FIRST_TOKEN);
+    struct buffer text = {0};
+
+    m.start = index;
+    m.n_ids = 1;
+    m.ids = v->generated + index;
+    if (r->n_logprobs >= 0) {
+        m.has_logprobs = true;
+        m.logprobs = rows_from(&v->generated_rows, index);
+    }
+    m.n_cached = v->n_cached_tokens;
+    m.done = v->finish != FINISH_NONE;
+    m.finish = v->finish;
+    m.n_generated = m.done ? v->n_generated : 0;
+    job_add_text(j, &m, &text);
+    reply_append(j->node, j->reply_to, &m);
+    replies_flush(j->node); /* ahead of the commit, and of anything the decode node says */
+    buffer_deinit(&text);
+    j->first_told = true;
+    if (m.done) {
+        prefill_cancel(j);
+    } else if (j->sender) {
+        handoff_send_commit(j->sender, v->generated[index], m.has_logprobs ? &m.logprobs : NULL);
+    } else {
+        fail_job(j, STATUS_HANDOFF_FAILED, "the hand-off ended before the first token");
+    }
+}
+
+void prefill_news(struct job *j, const struct sequence_view *v)
+{
+    if (v->ended) {
+        if (!j->closing)
+            reply_failed(j->node, j->reply_to, &j->key, j->attempt, v->status, v->message);
+        job_destroy(j);
+        return;
+    }
+    if (j->closing)
+        return;
+    if (v->stopped) {
+        fail_job(j, v->status, v->message);
+        return;
+    }
+    if (v->started && j->needs_handoff && !j->opened) {
+        j->opened = true;
+        const enum status status = open_handoff(j);
+        if (status != STATUS_OK) {
+            fail_job(j, status, status_message());
+            return;
+        }
+    }
+    tell_prompt_rows(j, v);
+    if (j->sender)
+        handoff_send_progress(j->sender);
+    if (v->prefilled && !j->first_told && !j->closing)
+        tell_first_token(j, v);
+}
+
+/* ---- the request ---- */
+
+/* Moves a decoded message and the arena it lies in into a request. */
+struct request *request_from_wire(struct wire_prefill_request *m, struct arena *arena)
+{
+    struct request *r = request_create();
+
+    if (!r)
+        return NULL;
+    struct wire_prefill_request *kept = arena_memdup(arena, m, 1, sizeof *m);
+    if (!kept) {
+        request_destroy(&r);
+        return NULL;
+    }
+    r->arena = *arena;
+    *arena = (struct arena){0};
+    r->key = m->key;
+    r->attempt = m->attempt;
+    r->request_id = (char *)m->request_id;
+    r->resume = m->resume;
+    r->attachment = kept;
+    return r;
+}
+
+static enum status begin(struct node *n, struct peer_link *link, struct wire_prefill_request *m, struct arena *arena)
+{
+    enum status status;
+
+    if (n->draining)
+        return fail(STATUS_DRAINING, "this node is shutting down");
+    if (!peer_hub_find(n->hub, m->reply_to))
+        return fail(STATUS_NO_REPLY_ROUTE, "no link to %s", m->reply_to);
+    if (key_was_cancelled(n, &m->key))
+        return fail(STATUS_CANCELLED, "the request was cancelled before it came");
+    struct job *older = job_find(n, &m->key);
+    if (older && older->attempt >= m->attempt)
+        return fail(STATUS_STALE_ATTEMPT, "attempt %u is under way", older->attempt);
+    if (older)
+        prefill_cancel(older);
+    if (n->n_jobs >= n->options.max_waiting + n->options.engine.n_slots)
+        return fail(STATUS_QUEUE_FULL, "%u requests are here already", n->n_jobs);
+    struct request *r = request_from_wire(m, arena);
+    if (!r)
+        return STATUS_NO_MEMORY;
+    struct job *j = job_create(n, r, SEQUENCE_PREFILL, &status);
+    if (!j) {
+        request_destroy(&r);
+        return status;
+    }
+    snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
+    j->want_text = m->want_text;
+    j->needs_handoff = m->resume.max_tokens - m->resume.n_generated > 1;
+    if (m->want_text) {
+        status = text_stream_create(n->options.engine.vocabulary, &r->resume, n->options.engine.max_context_tokens, &j->text);
+        for (uint32_t i = 0; status == STATUS_OK && i < r->resume.n_generated; i++) {
+            struct text_released released;
+            status = text_stream_feed(j->text, r->resume.generated_ids[i], &released);
+        }
+        if (status != STATUS_OK) {
+            job_destroy(j);
+            return status;
+        }
+    }
+    engine_submit(n->engine, j->sequence);
+    return STATUS_OK;
+}
+
+enum status prefill_request(struct node *n, struct peer_link *link, const struct wire_frame *f)
+{
+    struct wire_prefill_request m = {0};
+    struct arena arena = {0};
+    enum status status = wire_decode_prefill_request(f, &arena, &m);
+
+    if (status == STATUS_OK) {
+        const enum status refused = begin(n, link, &m, &arena);
+        if (refused != STATUS_OK)
+            reply_failed(n, peer_link_id(link), &m.key, m.attempt, refused, status_message());
+    }
+    arena_deinit(&arena);
+    return status;
+}

@@ -1,0 +1,225 @@
+/* What prefill and decode nodes do with their links: messages find their handlers, lost links end what hung on them. */
+#include "node/internal.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void cancel_job(struct job *j)
+{
+    if (j->node->options.role == NODE_PREFILL)
+        prefill_cancel(j);
+    else
+        decode_cancel(j);
+}
+
+/* Only the origin and the prefill node that opened it may cancel. */
+static enum status on_cancel(struct node *n, struct peer_link *link, const struct wire_frame *f)
+{
+    struct wire_notice m;
+
+    TRY(wire_decode_notice(f, &m));
+    if (!m.has_key)
+        return fail(STATUS_BAD_MESSAGE, "serve.cancel without a key");
+    struct job *j = job_find(n, &m.key);
+    if (!j) {
+        if (!strcmp(m.key.origin, peer_link_id(link)))
+            key_remember_cancelled(n, &m.key); /* it may have overtaken its request */
+        return STATUS_OK;
+    }
+    if (strcmp(j->reply_to, peer_link_id(link)) && strcmp(m.key.origin, peer_link_id(link)) && j->from != link)
+        return fail(STATUS_BAD_MESSAGE, "%s may not cancel this request", peer_link_id(link));
+    if (m.attempt && m.attempt < j->attempt)
+        return STATUS_OK; /* meant for an earlier attempt */
+    if (j->from == link && j->committed)
+        return STATUS_OK; /* the prefill node's say ended with the hand-off */
+    cancel_job(j);
+    return STATUS_OK;
+}
+
+static enum status on_credit(const struct wire_frame *f)
+{
+    struct wire_credit m;
+
+    return wire_decode_credit(f, &m); /* windows only ever widen until sequences are parked */
+}
+
+static enum status misplaced(const struct node *n, const struct wire_frame *f)
+{
+    return fail(STATUS_BAD_MESSAGE, "a %s node does not take %s", node_role_name(n->options.role), wire_type_name(f->type));
+}
+
+static enum status on_message(void *context, struct peer_link *link, const struct wire_frame *f)
+{
+    struct node *n = context;
+    const bool prefill = n->options.role == NODE_PREFILL;
+
+    switch (f->type) {
+    case WIRE_PREFILL_REQUEST:
+        return prefill ? prefill_request(n, link, f) : misplaced(n, f);
+    case WIRE_DECODE_META:
+        return prefill ? misplaced(n, f) : decode_open(n, link, f);
+    case WIRE_DECODE_READY:
+    case WIRE_DECODE_REFUSE:
+    case WIRE_HANDOFF_ACCEPTED:
+    case WIRE_HANDOFF_FAILED:
+        return prefill ? handoff_senders_message(n->senders, link, f) : misplaced(n, f);
+    case WIRE_HANDOFF_COMMIT:
+    case WIRE_HANDOFF_LIVE:
+        return prefill ? misplaced(n, f) : handoff_receivers_message(n->receivers, link, f);
+    case WIRE_CANCEL:
+        return on_cancel(n, link, f);
+    case WIRE_CREDIT:
+        return on_credit(f);
+    default:
+        return misplaced(n, f);
+    }
+}
+
+static void on_link_up(void *context, struct peer_link *link)
+{
+    replies_link_up(context, link);
+}
+
+static void on_link_down(void *context, struct peer_link *link, enum status reason)
+{
+    struct node *n = context;
+
+    replies_link_down(link);
+    if (n->senders)
+        handoff_senders_link_down(n->senders, link);
+    if (n->receivers)
+        handoff_receivers_link_down(n->receivers, link);
+    for (struct job *j = n->jobs, *next; j; j = next) {
+        next = j->next;
+        if (!strcmp(j->reply_to, peer_link_id(link)))
+            cancel_job(j);
+        else if (j->from == link && !j->committed)
+            cancel_job(j); /* still waiting for its reservation */
+        if (j->from == link)
+            j->from = NULL;
+    }
+}
+
+static void *on_slab_room(void *context, struct peer_link *link, const struct wire_kv_header *h, uint32_t page)
+{
+    struct node *n = context;
+
+    return n->receivers ? handoff_receivers_slab_room(n->receivers, link, h, page) : NULL;
+}
+
+static void on_slab_arrived(void *context, struct peer_link *link, const struct wire_kv_header *h, uint32_t page, bool intact)
+{
+    struct node *n = context;
+
+    if (n->receivers)
+        handoff_receivers_slab_arrived(n->receivers, link, h, page, intact);
+}
+
+static void fill_stats(void *context, struct wire_node_stats *out)
+{
+    struct node *n = context;
+    struct engine_stats e;
+
+    engine_get_stats(n->engine, &e);
+    out->busy = e.busy;
+    out->draining = n->draining;
+    out->progress = e.progress;
+    out->n_running = e.n_running + e.n_importing;
+    out->n_waiting = e.n_waiting;
+    out->n_slots = e.n_slots;
+    out->n_free_pages = e.pages.n_free;
+    out->n_cached_pages = e.pages.n_cached;
+    out->n_total_pages = e.pages.n_total;
+}
+
+enum status roles_start(struct node *n)
+{
+    struct peer_hub_options o = {
+        .loop = n->options.loop,
+        .hello = n->options.hello,
+        .events = {.link_up = on_link_up,
+                   .link_down = on_link_down,
+                   .message = on_message,
+                   .slab_room = on_slab_room,
+                   .slab_arrived = on_slab_arrived,
+                   .node_stats = fill_stats,
+                   .context = n},
+        .limits = n->options.limits,
+        .metrics = n->options.metrics,
+    };
+
+    snprintf(o.hello.node_id, sizeof o.hello.node_id, "%s", n->options.node_id);
+    snprintf(o.hello.role, sizeof o.hello.role, "%s", node_role_name(n->options.role));
+    o.hello.epoch = n->epoch;
+    TRY(peer_hub_create(&o, &n->hub));
+    if (n->options.role == NODE_PREFILL)
+        return handoff_senders_create(n->options.loop, n->hub, n->options.metrics, &n->senders);
+    const struct handoff_receivers_options r = {.loop = n->options.loop,
+                                                .hub = n->hub,
+                                                .metrics = n->options.metrics,
+                                                .lease_ms = n->options.lease_ms};
+    return handoff_receivers_create(&r, &n->receivers);
+}
+
+/* ---- towards the api: health and figures; requests come over the links only ---- */
+
+static enum status submit(struct service *s, struct request *r, struct request_sink sink, uint64_t *out_ticket)
+{
+    return fail(STATUS_NOT_FOUND, "this is a %s node: requests go to a router",
+                node_role_name(((struct node *)s)->options.role));
+}
+
+static void cancel(struct service *s, uint64_t ticket)
+{
+}
+
+static enum status readiness(struct service *s)
+{
+    struct node *n = (struct node *)s;
+
+    if (n->draining)
+        return fail(STATUS_DRAINING, "this node is shutting down");
+    TRY(node_liveness(s));
+    if (n->options.role == NODE_DECODE)
+        return STATUS_OK;
+    for (struct peer_link *i = peer_hub_next(n->hub, NULL); i; i = peer_hub_next(n->hub, i))
+        if (!strcmp(peer_link_hello(i)->role, "decode"))
+            return STATUS_OK;
+    return fail(STATUS_NO_NODE, "no decode node is linked");
+}
+
+static void visit_links(struct node *n, service_stat_visitor *visit, void *context)
+{
+    for (struct peer_link *i = peer_hub_next(n->hub, NULL); i; i = peer_hub_next(n->hub, i)) {
+        char scope[80];
+        /* a dot would open another scope */
+        snprintf(scope, sizeof scope, "links.%s", peer_link_id(i));
+        for (char *p = scope + 6; *p; p++)
+            if (*p == '.')
+                *p = '_';
+        visit(context, scope, "role", peer_link_hello(i)->role, 0);
+        visit(context, scope, "address", peer_link_address(i), 0);
+        visit(context, scope, "round_trip_ms", NULL, peer_link_round_trip_ms(i));
+        visit(context, scope, "bulk_bytes_sent", NULL, (double)peer_link_bulk_bytes_sent(i));
+        visit(context, scope, "bulk_bytes_received", NULL, (double)peer_link_bulk_bytes_received(i));
+    }
+}
+
+static void stats(struct service *s, service_stat_visitor *visit, void *context)
+{
+    node_stats(s, visit, context);
+    visit_links((struct node *)s, visit, context);
+}
+
+const struct service_ops role_ops = {
+    .submit = submit,
+    .cancel = cancel,
+    .capacity = node_capacity,
+    .readiness = readiness,
+    .liveness = node_liveness,
+    .describe = node_describe,
+    .stats = stats,
+    .drain = node_drain,
+};

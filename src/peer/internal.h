@@ -1,0 +1,105 @@
+/* What the files of peer/ share. */
+#ifndef BATON_PEER_INTERNAL_H
+#define BATON_PEER_INTERNAL_H
+
+#include "peer/peer.h"
+
+enum { CONTROL_READ_BYTES = 16 << 10, BULK_FRAMES_IN_FLIGHT = 2 };
+
+/* A control connection, or a bulk one before its hello. */
+struct channel {
+    struct transport *transport;
+    struct buffer in;
+    struct buffer out, out_next; /* out is being written; out_next gathers what comes meanwhile */
+    struct transport_write write;
+    bool writing;
+};
+
+struct bulk_frame {
+    struct transport_write write;
+    struct peer_link *link;
+    struct peer_bulk *bulk; /* NULL: its transfer is gone */
+    uint8_t header[WIRE_KV_HEADER_BYTES];
+    uint8_t crc[PEER_BULK_MAX_SLABS][WIRE_KV_CRC_BYTES];
+    uint32_t n_slabs;
+    uint64_t bytes;
+    bool used;
+};
+
+enum link_state { LINK_HELLO, LINK_WAITING_BULK, LINK_UP, LINK_CLOSED };
+
+struct dial {
+    struct dial *next;
+    struct peer_hub *hub;
+    struct net_address address;
+    char expect_role[16];
+    bool with_bulk;
+    uint32_t delay_ms;
+    struct net_timer timer;
+    struct transport_dial *connecting;
+    struct peer_link *link;
+    enum status last_logged;
+};
+
+struct peer_link {
+    struct peer_link *prev, *next;
+    struct peer_hub *hub;
+    struct dial *dial; /* NULL: the other side dialled */
+    enum link_state state;
+    struct wire_hello ours, theirs;
+    struct channel control, bulk_hello; /* bulk_hello: the bulk connection until its hello is done */
+    char address[80];
+    bool closing_after_write;
+    void *data;
+
+    struct transport *bulk;
+    struct peer_bulk *turn_first, *turn_last;
+    struct bulk_frame frames[BULK_FRAMES_IN_FLIGHT];
+    uint64_t bulk_bytes_sent, bulk_bytes_received;
+    /* what is being received */
+    uint8_t header[WIRE_KV_HEADER_BYTES];
+    uint32_t header_fill;
+    struct wire_kv_header kv;
+    uint32_t kv_page;      /* index within the frame */
+    uint32_t slab_fill;    /* bytes of slab and checksum that are in */
+    char *slab;            /* NULL: thrown away */
+    uint8_t crc[WIRE_KV_CRC_BYTES];
+
+    int64_t last_heard_ms, progress_since_ms;
+    struct wire_node_stats stats;
+    double round_trip_ms;
+    uint32_t n_pins; /* callbacks under way, and frames in flight: a closed link is freed when it is 0 */
+};
+
+struct peer_hub {
+    struct peer_hub_options options;
+    struct net_timer ping_timer;
+    int64_t last_tick_ms;
+    uint64_t ping_number;
+    struct peer_link *links;
+    struct dial *dials;
+    char *discard; /* slab bytes nobody wants */
+    uint32_t discard_bytes;
+    bool closing;
+    struct metric *n_links_up, *n_links_lost, *n_links_refused, *n_bad_messages, *bytes_sent, *bytes_received, *n_bad_slabs;
+};
+
+struct peer_link *link_create(struct peer_hub *hub, struct transport *control, struct dial *d);
+void link_begin(struct peer_link *link);
+void link_lost(struct peer_link *link, enum status reason);
+void link_unpin(struct peer_link *link);
+void link_adopt_bulk(struct peer_link *link, struct transport *t);
+void link_is_up(struct peer_link *link);
+void link_start_bulk_hello(struct peer_link *link, struct transport *t);
+
+void channel_send(struct channel *c, struct peer_link *link, const void *data, size_t len);
+void channel_close(struct channel *c);
+
+void bulk_receive_room(struct peer_link *link, char **base, size_t *len);
+enum status bulk_receive_arrived(struct peer_link *link, size_t n) WARN_UNUSED;
+void bulk_pump(struct peer_link *link);
+
+void dial_bulk(struct peer_link *link);
+void dial_link_lost(struct dial *d, enum status reason, bool was_up);
+
+#endif

@@ -1,0 +1,518 @@
+/* A link's control connection: hello, frames in, frames out, and its end. */
+#include "peer/internal.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void channel_start(struct channel *c, struct peer_link *link);
+
+struct peer_link *link_create(struct peer_hub *hub, struct transport *control, struct dial *d)
+{
+    struct peer_link *link = memory_alloc(1, sizeof *link);
+
+    if (!link)
+        return NULL;
+    link->hub = hub;
+    link->dial = d;
+    link->control.transport = control;
+    memcpy(link->address, control->peer, sizeof link->address);
+    link->last_heard_ms = link->progress_since_ms = clock_now_ms();
+    link->next = hub->links;
+    if (hub->links)
+        hub->links->prev = link;
+    hub->links = link;
+    return link;
+}
+
+void link_unpin(struct peer_link *link)
+{
+    if (--link->n_pins == 0 && link->state == LINK_CLOSED) {
+        buffer_deinit(&link->control.in);
+        buffer_deinit(&link->bulk_hello.in);
+        free(link);
+    }
+}
+
+/* ---- writing ---- */
+
+static void channel_flush(struct channel *c, struct peer_link *link);
+
+static void written(struct channel *c, struct peer_link *link, enum status status)
+{
+    c->writing = false;
+    buffer_clear(&c->out);
+    if (link->state != LINK_CLOSED) {
+        if (status != STATUS_OK) {
+            link_lost(link, STATUS_PEER_LOST);
+        } else {
+            struct buffer swap = c->out;
+            c->out = c->out_next;
+            c->out_next = swap;
+            if (c->out.len)
+                channel_flush(c, link);
+            else if (link->closing_after_write)
+                link_lost(link, STATUS_OK);
+        }
+    }
+    if (link->state == LINK_CLOSED) {
+        buffer_deinit(&c->out);
+        buffer_deinit(&c->out_next);
+    }
+    link_unpin(link);
+}
+
+static void control_written(struct transport_write *w, enum status status)
+{
+    struct peer_link *link = (struct peer_link *)((char *)w - offsetof(struct peer_link, control.write));
+
+    written(&link->control, link, status);
+}
+
+static void bulk_hello_written(struct transport_write *w, enum status status)
+{
+    struct peer_link *link = (struct peer_link *)((char *)w - offsetof(struct peer_link, bulk_hello.write));
+
+    written(&link->bulk_hello, link, status);
+}
+
+static void channel_flush(struct channel *c, struct peer_link *link)
+{
+    const struct iovec part = {.iov_base = c->out.data, .iov_len = c->out.len};
+
+    c->writing = true;
+    c->write.done = c == &link->control ? control_written : bulk_hello_written;
+    link->n_pins++;
+    transport_write(c->transport, &part, 1, &c->write);
+}
+
+void channel_send(struct channel *c, struct peer_link *link, const void *data, size_t len)
+{
+    struct buffer *b = c->writing ? &c->out_next : &c->out;
+
+    if (!c->transport || !len)
+        return;
+    buffer_append(b, data, len);
+    if (b->failed)
+        link_lost(link, STATUS_NO_MEMORY);
+    else if (!c->writing)
+        channel_flush(c, link);
+}
+
+void channel_close(struct channel *c)
+{
+    transport_close(&c->transport);
+    if (!c->writing) {
+        buffer_deinit(&c->out);
+        buffer_deinit(&c->out_next);
+    }
+}
+
+void peer_link_send(struct peer_link *link, const struct buffer *frames)
+{
+    if (link->state != LINK_UP)
+        return;
+    if (frames->failed)
+        link_lost(link, STATUS_NO_MEMORY);
+    else
+        channel_send(&link->control, link, frames->data, frames->len);
+}
+
+/* ---- the end ---- */
+
+/* Says why, and closes once that is out. */
+static void refuse(struct peer_link *link, enum status reason)
+{
+    struct wire_notice notice = {.reason = reason};
+    struct buffer frame = {0};
+
+    strncpy(notice.message, status_message(), sizeof notice.message - 1);
+    log_event(LOG_WARN, "link refused", "peer=%s addr=%s reason=%s error=" LOG_Q,
+              *link->theirs.node_id ? link->theirs.node_id : "unknown", link->address, status_code(reason),
+              log_quote(notice.message));
+    metric_add(link->hub->n_links_refused, 1);
+    if (wire_encode_notice(&frame, WIRE_REFUSE, &notice) == STATUS_OK) {
+        link->closing_after_write = true;
+        channel_send(&link->control, link, frame.data, frame.len);
+    } else {
+        link_lost(link, reason);
+    }
+    buffer_deinit(&frame);
+}
+
+void link_lost(struct peer_link *link, enum status reason)
+{
+    struct peer_hub *hub = link->hub;
+    const bool was_up = link->state == LINK_UP;
+
+    if (link->state == LINK_CLOSED)
+        return;
+    link->n_pins++;
+    link->state = LINK_CLOSED;
+    *(link->prev ? &link->prev->next : &hub->links) = link->next;
+    if (link->next)
+        link->next->prev = link->prev;
+    link->prev = link->next = NULL;
+    if (was_up && !hub->closing) {
+        metric_add(hub->n_links_lost, 1);
+        log_event(LOG_WARN, "link down", "peer=%s role=%s addr=%s reason=%s error=" LOG_Q, link->theirs.node_id,
+                  link->theirs.role, link->address, status_code(reason), log_quote(status_message()));
+        hub->options.events.link_down(hub->options.events.context, link, reason);
+    }
+    while (link->turn_first)
+        peer_bulk_remove(link, link->turn_first);
+    channel_close(&link->control);
+    channel_close(&link->bulk_hello);
+    transport_close(&link->bulk);
+    if (link->dial)
+        dial_link_lost(link->dial, reason, was_up);
+    link->dial = NULL;
+    link_unpin(link);
+}
+
+void peer_link_close(struct peer_link *link, enum status reason)
+{
+    link_lost(link, reason);
+}
+
+/* ---- hello ---- */
+
+static void say_hello(struct channel *c, struct peer_link *link, bool bulk)
+{
+    struct buffer frame = {0};
+
+    link->ours.bulk = bulk;
+    if (wire_encode_hello(&frame, &link->ours) == STATUS_OK)
+        channel_send(c, link, frame.data, frame.len);
+    else
+        link_lost(link, STATUS_NO_MEMORY);
+    buffer_deinit(&frame);
+}
+
+void link_is_up(struct peer_link *link)
+{
+    struct peer_hub *hub = link->hub;
+
+    link->state = LINK_UP;
+    if (link->dial) {
+        link->dial->delay_ms = hub->options.limits.redial_min_ms;
+        link->dial->last_logged = STATUS_OK;
+    }
+    link->last_heard_ms = link->progress_since_ms = clock_now_ms();
+    metric_add(hub->n_links_up, 1);
+    log_event(LOG_INFO, "link up", "peer=%s role=%s addr=%s bulk=%s", link->theirs.node_id, link->theirs.role,
+              link->address, link->bulk ? "yes" : "no");
+    hub->options.events.link_up(hub->options.events.context, link);
+}
+
+static struct peer_link *link_of_bulk(struct peer_hub *hub, const struct wire_hello *hello)
+{
+    for (struct peer_link *i = hub->links; i; i = i->next)
+        if (i->state == LINK_WAITING_BULK && !i->dial && i->theirs.link == hello->link &&
+            i->theirs.epoch == hello->epoch && !strcmp(i->theirs.node_id, hello->node_id))
+            return i;
+    return NULL;
+}
+
+/* The accepting side: a connection's first frame says who dials and what the connection is for. */
+static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
+{
+    struct peer_hub *hub = link->hub;
+    enum status status;
+
+    link->theirs = *hello;
+    link->ours = hub->options.hello;
+    link->ours.link = hello->link;
+    if (hello->bulk) {
+        struct peer_link *owner = link_of_bulk(hub, hello);
+        if (!owner) {
+            refuse(link, fail(STATUS_BAD_MESSAGE, "a bulk connection without its control connection"));
+            return;
+        }
+        struct transport *t = link->control.transport;
+        link->control.transport = NULL;
+        link_lost(link, STATUS_OK); /* it was only ever this connection's first bytes */
+        link_adopt_bulk(owner, t);
+        return;
+    }
+    status = wire_hello_match(&hub->options.hello, hello);
+    if (status == STATUS_OK)
+        for (struct peer_link *i = hub->links; i; i = i->next)
+            if (i != link && (i->state == LINK_UP || i->state == LINK_WAITING_BULK) &&
+                !strcmp(i->theirs.node_id, hello->node_id))
+                status = fail(STATUS_DUPLICATE_NODE, "a node %s is linked already", hello->node_id);
+    if (status == STATUS_OK && !strcmp(hub->options.hello.node_id, hello->node_id))
+        status = fail(STATUS_DUPLICATE_NODE, "the id %s is our own", hello->node_id);
+    if (status != STATUS_OK) {
+        refuse(link, status);
+        return;
+    }
+    say_hello(&link->control, link, false);
+    if (link->state == LINK_CLOSED)
+        return;
+    if (hello->wants_bulk)
+        link->state = LINK_WAITING_BULK;
+    else
+        link_is_up(link);
+}
+
+/* The dialling side: the answer to our hello. */
+static void answered_hello(struct peer_link *link, const struct wire_hello *hello)
+{
+    const enum status status = wire_hello_match(&link->ours, hello);
+
+    link->theirs = *hello;
+    if (status != STATUS_OK) {
+        link_lost(link, status);
+        return;
+    }
+    if (link->ours.wants_bulk) {
+        link->state = LINK_WAITING_BULK;
+        dial_bulk(link);
+    } else {
+        link_is_up(link);
+    }
+}
+
+static void on_hello_frame(struct peer_link *link, const struct wire_frame *f)
+{
+    struct wire_hello hello;
+    enum status status;
+
+    if (f->type == WIRE_REFUSE) {
+        struct wire_notice notice;
+        if (wire_decode_notice(f, &notice) == STATUS_OK)
+            link_lost(link, fail(notice.reason, "refused: %s", notice.message));
+        else
+            link_lost(link, STATUS_BAD_MESSAGE);
+        return;
+    }
+    status = wire_decode_hello(f, &hello);
+    if (status != STATUS_OK)
+        link->dial ? link_lost(link, status) : refuse(link, status);
+    else if (link->ours.link)
+        answered_hello(link, &hello);
+    else
+        accept_hello(link, &hello);
+}
+
+/* ---- reading ---- */
+
+static void on_pong(struct peer_link *link, const struct wire_node_stats *s)
+{
+    const int64_t now_us = clock_now_ns() / 1000;
+
+    if (s->sent_at_us > 0 && s->sent_at_us <= now_us)
+        link->round_trip_ms = (double)(now_us - s->sent_at_us) * 1e-3;
+}
+
+static enum status on_stats(struct peer_link *link, const struct wire_frame *f)
+{
+    struct wire_node_stats s;
+    struct buffer frame = {0};
+
+    TRY(wire_decode_node_stats(f, &s));
+    if (!s.busy || s.progress != link->stats.progress)
+        link->progress_since_ms = clock_now_ms();
+    link->stats = s;
+    if (f->type == WIRE_PONG)
+        on_pong(link, &s);
+    if (f->type != WIRE_PING)
+        return STATUS_OK;
+    struct wire_node_stats ours = {0};
+    link->hub->options.events.node_stats(link->hub->options.events.context, &ours);
+    ours.number = s.number;
+    ours.sent_at_us = s.sent_at_us;
+    if (wire_encode_node_stats(&frame, WIRE_PONG, &ours) == STATUS_OK)
+        peer_link_send(link, &frame);
+    buffer_deinit(&frame);
+    return STATUS_OK;
+}
+
+static void on_frame(struct peer_link *link, const struct wire_frame *f)
+{
+    struct peer_hub *hub = link->hub;
+    enum status status;
+
+    if (link->closing_after_write)
+        return;
+    if (link->state == LINK_HELLO) {
+        on_hello_frame(link, f);
+        return;
+    }
+    switch (f->type) {
+    case WIRE_PING:
+    case WIRE_PONG:
+    case WIRE_NODE_STATS:
+        status = on_stats(link, f);
+        break;
+    default:
+        status = link->state == LINK_UP ? hub->options.events.message(hub->options.events.context, link, f)
+                                        : fail(STATUS_BAD_MESSAGE, "%s before the link is up", wire_type_name(f->type));
+    }
+    if (status != STATUS_OK) {
+        metric_add(hub->n_bad_messages, 1);
+        log_event(LOG_WARN, "message refused", "peer=%s type=%s reason=%s error=" LOG_Q, link->theirs.node_id,
+                  wire_type_name(f->type), status_code(status), log_quote(status_message()));
+    }
+}
+
+static void control_room(void *context, char **base, size_t *len)
+{
+    struct peer_link *link = context;
+
+    *base = buffer_reserve(&link->control.in, CONTROL_READ_BYTES);
+    *len = *base ? CONTROL_READ_BYTES : 0;
+}
+
+static void control_arrived(void *context, size_t n)
+{
+    struct peer_link *link = context;
+    struct buffer *in = &link->control.in;
+    size_t at = 0;
+
+    link->n_pins++;
+    link->last_heard_ms = clock_now_ms();
+    in->len += n;
+    while (link->state != LINK_CLOSED) {
+        struct wire_frame frame;
+        size_t used;
+        const enum status status = wire_frame_parse((const uint8_t *)in->data + at, in->len - at, &frame, &used);
+        if (status != STATUS_OK) {
+            link_lost(link, status);
+            break;
+        }
+        if (!used)
+            break;
+        on_frame(link, &frame);
+        at += used;
+    }
+    buffer_consume(in, at);
+    link_unpin(link);
+}
+
+static void control_broken(void *context, enum status status)
+{
+    link_lost(context, status);
+}
+
+static void bulk_hello_room(void *context, char **base, size_t *len)
+{
+    struct peer_link *link = context;
+
+    *base = buffer_reserve(&link->bulk_hello.in, 4096);
+    *len = *base ? 4096 : 0;
+}
+
+/* The dialling side of a bulk connection: after the answering hello the rest of the bytes are none, since only we send. */
+static void bulk_hello_arrived(void *context, size_t n)
+{
+    struct peer_link *link = context;
+    struct channel *c = &link->bulk_hello;
+    struct wire_frame frame;
+    struct wire_hello hello;
+    size_t used = 0;
+
+    link->n_pins++;
+    c->in.len += n;
+    enum status status = wire_frame_parse((const uint8_t *)c->in.data, c->in.len, &frame, &used);
+    if (status == STATUS_OK && used) {
+        status = wire_decode_hello(&frame, &hello);
+        if (status == STATUS_OK && (!hello.bulk || hello.epoch != link->theirs.epoch))
+            status = fail(STATUS_BAD_MESSAGE, "the bulk connection reached another node");
+        if (status == STATUS_OK) {
+            struct transport *t = c->transport;
+            c->transport = NULL;
+            link_adopt_bulk(link, t);
+        }
+    }
+    if (status != STATUS_OK)
+        link_lost(link, status);
+    link_unpin(link);
+}
+
+static void channel_start(struct channel *c, struct peer_link *link)
+{
+    const bool control = c == &link->control;
+    const struct transport_events events = {
+        .room = control ? control_room : bulk_hello_room,
+        .arrived = control ? control_arrived : bulk_hello_arrived,
+        .broken = control_broken,
+        .context = link,
+    };
+
+    transport_start(c->transport, &events);
+}
+
+void link_begin(struct peer_link *link)
+{
+    link->n_pins++;
+    channel_start(&link->control, link);
+    if (link->ours.link) /* we dialled */
+        say_hello(&link->control, link, false);
+    link_unpin(link);
+}
+
+void link_start_bulk_hello(struct peer_link *link, struct transport *t)
+{
+    link->n_pins++;
+    link->bulk_hello.transport = t;
+    channel_start(&link->bulk_hello, link);
+    say_hello(&link->bulk_hello, link, true);
+    link_unpin(link);
+}
+
+/* ---- what a link says of itself ---- */
+
+const struct wire_hello *peer_link_hello(const struct peer_link *link)
+{
+    return &link->theirs;
+}
+
+const char *peer_link_id(const struct peer_link *link)
+{
+    return link->theirs.node_id;
+}
+
+const char *peer_link_address(const struct peer_link *link)
+{
+    return link->address;
+}
+
+bool peer_link_has_bulk(const struct peer_link *link)
+{
+    return link->bulk != NULL;
+}
+
+const struct wire_node_stats *peer_link_stats(const struct peer_link *link)
+{
+    return &link->stats;
+}
+
+double peer_link_round_trip_ms(const struct peer_link *link)
+{
+    return link->round_trip_ms;
+}
+
+uint64_t peer_link_bulk_bytes_sent(const struct peer_link *link)
+{
+    return link->bulk_bytes_sent;
+}
+
+uint64_t peer_link_bulk_bytes_received(const struct peer_link *link)
+{
+    return link->bulk_bytes_received;
+}
+
+void peer_link_set_data(struct peer_link *link, void *data)
+{
+    link->data = data;
+}
+
+void *peer_link_data(const struct peer_link *link)
+{
+    return link->data;
+}
