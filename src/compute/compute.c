@@ -190,7 +190,7 @@ float compute_max(const struct compute *c, const float *z, uint32_t n)
 
 bool compute_all_valid(const struct compute *c, const float *z, uint32_t n)
 {
-    return c->ops.all_finite(z, n, true);
+    return c->ops.all_valid(z, n);
 }
 
 void compute_sample_weights(const struct compute *c, const float *z, uint32_t n, float zmax,

@@ -15,6 +15,7 @@
 #define ATTENTION_PAGES 8 /* pages of an attention segment of 256 keys */
 #define ATTENTION_KEYS (ATTENTION_PAGES * PAGE_TOKENS)
 #define LIMIT_BITS 0x6F800000u /* 2^96: values from here on are refused at quantisation */
+#define INFINITY_BITS 0x7F800000u
 #define SMALL_BITS 0x1F800000u /* 2^-64: a block whose largest value is below is zero */
 #define LOG2_E 0x1.71547652b82fep+0
 #define MAX_PRODUCTS 4
@@ -152,9 +153,10 @@ struct compute_ops {
     void (*soft_cap)(float *z, uint32_t n, float cap);
     void (*dequantise)(enum dtype type, const void *row, uint32_t k, float *out);
     void (*exp2)(const float *x, uint32_t n, float *y);
+    bool (*all_valid)(const float *z, uint32_t n); /* finite or -infinity */
     float (*maximum)(const float *z, uint32_t n);
-    /* Largest of the bits of |z|, -infinity left out when masked_ok. */
-    bool (*all_finite)(const float *z, uint32_t n, bool minus_infinity_too);
+    uint32_t (*largest_bits)(const float *x,
+                             uint32_t n); /* of |x|: NaN and infinity are the largest */
     void (*sample_weights)(const float *z, uint32_t n, float zmax, float scale, uint32_t *w);
     double (*log_sum)(const float *z, uint32_t n, float zmax); /* the sum, before ln */
 };

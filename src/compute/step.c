@@ -290,6 +290,7 @@ static void run_store(struct worker *w, struct op *op, uint32_t task)
         const float *rope = a->rope + (size_t)row * a->n_rot;
         float *q = op->u.attention.q + (size_t)row * a->n_heads * hd,
               *k = op->u.attention.k + (size_t)row * a->n_kv_heads * hd;
+        const float *v = op->u.attention.v + (size_t)row * a->n_kv_heads * hd;
         for (uint32_t h = 0; h < a->n_heads; h++) {
             if (a->q_norm)
                 ops->rms_norm(q + h * hd, a->q_norm, a->norm_epsilon, hd, q + h * hd);
@@ -301,7 +302,12 @@ static void run_store(struct worker *w, struct op *op, uint32_t task)
                 ops->rms_norm(k + h * hd, a->k_norm, a->norm_epsilon, hd, k + h * hd);
             ops->rotate(a, rope, k + h * hd);
         }
-        ops->store(&w->c->batch, a, row, k, op->u.attention.v + (size_t)row * a->n_kv_heads * hd);
+        /* Pages are clamped and scores need finite q, so an overflow is seen here or never. */
+        if (ops->largest_bits(q, a->n_heads * hd) >= LIMIT_BITS ||
+            ops->largest_bits(k, a->n_kv_heads * hd) >= LIMIT_BITS ||
+            ops->largest_bits(v, a->n_kv_heads * hd) >= LIMIT_BITS)
+            w->c->batch.bad[row] = 1;
+        ops->store(&w->c->batch, a, row, k, v);
     }
 }
 
@@ -385,7 +391,7 @@ static void run_finish(struct worker *w, struct op *op, uint32_t i)
 
     if (op->u.cap > 0)
         w->c->ops.soft_cap(z, op->k, op->u.cap);
-    if (!w->c->ops.all_finite(z, op->k, false))
+    if (w->c->ops.largest_bits(z, op->k) >= INFINITY_BITS)
         w->c->batch.bad[row_of(op, i)] = 1;
 }
 

@@ -90,6 +90,15 @@ static void REF(rotate)(const struct compute_attention *a, const float *rope, fl
     }
 }
 
+static uint32_t REF(largest_bits)(const float *x, uint32_t n)
+{
+    uint32_t largest = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        largest = MAX(largest, float_bits(x[i]) & 0x7FFFFFFF);
+    return largest;
+}
+
 /* ---- EXACTNESS 2 and 3: activations and matrices. A tile is one row, a panel one output. ---- */
 
 struct REF(q8) {
@@ -174,9 +183,8 @@ static bool REF(quantise)(struct compute_acts *a, uint32_t row, const float *x)
         !REF(quantise_i16)(x, a->k, (void *)(a->i16 + row * a->i16_tile_bytes)))
         return false;
     if (a->forms & ACT_F32) {
-        for (uint32_t i = 0; i < a->k; i++)
-            if ((float_bits(x[i]) & 0x7FFFFFFF) >= LIMIT_BITS)
-                return false;
+        if (REF(largest_bits)(x, a->k) >= LIMIT_BITS)
+            return false;
         memcpy(a->f32 + row * a->f32_tile_bytes, x, (size_t)a->k * 4);
     }
     return true;
@@ -422,8 +430,8 @@ static void REF(attention)(const struct attention_task *t)
         uint32_t row = t->rows ? t->rows[i] : i;
         for (uint32_t h = t->kv_head * heads; h < (t->kv_head + 1) * heads; h++)
             REF(attend)
-            (t, row, t->q + ((size_t)row * t->a->n_heads + h) * hd,
-             t->out + ((size_t)i * t->a->n_heads + h) * hd);
+        (t, row, t->q + ((size_t)row * t->a->n_heads + h) * hd,
+         t->out + ((size_t)i * t->a->n_heads + h) * hd);
     }
 }
 
@@ -438,13 +446,13 @@ static float REF(maximum)(const float *z, uint32_t n)
     return m;
 }
 
-static bool REF(all_finite)(const float *z, uint32_t n, bool minus_infinity_too)
+static bool REF(all_valid)(const float *z, uint32_t n)
 {
     uint32_t bad = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t u = float_bits(z[i]);
-        bad |= (u & 0x7F800000u) == 0x7F800000u && !(minus_infinity_too && u == 0xFF800000u);
+        bad |= (uint32_t)((u & INFINITY_BITS) == INFINITY_BITS) & (uint32_t)(u != 0xFF800000u);
     }
     return !bad;
 }
@@ -487,8 +495,9 @@ const struct compute_ops REF_OPS = {
     .soft_cap = REF(soft_cap),
     .dequantise = REF(dequantise),
     .exp2 = REF(exp2),
+    .all_valid = REF(all_valid),
     .maximum = REF(maximum),
-    .all_finite = REF(all_finite),
+    .largest_bits = REF(largest_bits),
     .sample_weights = REF(sample_weights),
     .log_sum = REF(log_sum),
 };

@@ -1,0 +1,109 @@
+/* What the AVX2 files share: the layout of activations and panels, and exp2 on eight lanes.
+ *
+ * Lanes are outputs: a panel has 8 of them, a tile of activations 4 rows. A block of 32 values of a
+ * tile is int32 x[8][4]    four quantised values of each row float d[4], c[4] the scale, and
+ * -12582912 d: t = fma(float with the bits 0x4B400000 + A, d, c) is RN(A d) float s[4]       RN(d *
+ * sum of q) int32 start[5][4]  0x4B400000 - offset * sum of q, for the offsets 8, 16, 32 (each half
+ * of a block) and 128 so that an offset inside the weights costs nothing. */
+#ifndef BATON_COMPUTE_CPU_X86_AVX2_H
+#define BATON_COMPUTE_CPU_X86_AVX2_H
+
+#include "compute/internal.h"
+
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+#define AVX2_PANEL 8
+#define AVX2_TILE 4
+#define MAGIC 0x4B400000
+
+enum { START_8, START_16, START_32_LOW, START_32_HIGH, START_128 };
+
+struct avx2_q8 {
+    int32_t x[8][AVX2_TILE];
+    float d[AVX2_TILE], c[AVX2_TILE], s[AVX2_TILE];
+    int32_t start[5][AVX2_TILE];
+};
+struct avx2_outliers { /* of one segment */
+    uint32_t k[AVX2_TILE];
+    float x[AVX2_TILE];
+};
+struct avx2_i16 {
+    int32_t x[16][AVX2_TILE]; /* pairs */
+    float d[AVX2_TILE];
+};
+
+INLINE __m256 avx2_exp2(__m256 x)
+{
+    x = _mm256_max_ps(x, _mm256_set1_ps(-126.0f));
+    x = _mm256_min_ps(x, _mm256_set1_ps(126.0f));
+    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+           r = _mm256_sub_ps(x, n);
+    __m256 p = _mm256_set1_ps(0x1.5bba14p-10f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3cea88p-7f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b752p-5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9bcp-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), e));
+}
+
+/* Halves onto halves: lane i += lane i + 4, 2, 1. */
+INLINE float avx2_sum(__m256 v)
+{
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    a = _mm_add_ss(a, _mm_movehdup_ps(a));
+    return _mm_cvtss_f32(a);
+}
+
+INLINE float avx2_max(__m256 v)
+{
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    a = _mm_max_ss(a, _mm_movehdup_ps(a));
+    return _mm_cvtss_f32(a);
+}
+
+INLINE uint32_t avx2_max_bits(__m256i v)
+{
+    __m128i a = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+
+    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0x4E));
+    a = _mm_max_epu32(a, _mm_shuffle_epi32(a, 0xB1));
+    return (uint32_t)_mm_cvtsi128_si32(a);
+}
+
+INLINE __m256i avx2_abs_bits(const float *x)
+{
+    return _mm256_and_si256(_mm256_loadu_si256((const __m256i *)x), _mm256_set1_epi32(0x7FFFFFFF));
+}
+
+uint64_t avx2_panel_bytes(const struct compute_matrix *m);
+void avx2_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+void avx2_acts_layout(struct compute_acts *a);
+bool avx2_quantise(struct compute_acts *a, uint32_t row, const float *x);
+void avx2_matmul(const struct matmul_task *t);
+uint64_t avx2_matmul_scratch(const struct compute_matrix *m);
+void avx2_matmul_float(const struct matmul_task *t);
+void avx2_attention(const struct attention_task *t);
+void avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
+void avx2_gated(enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y);
+void avx2_rotate(const struct compute_attention *a, const float *rope, float *head);
+void avx2_scale(float *x, uint32_t n, float by);
+void avx2_store(const struct compute_batch *b, const struct compute_attention *a, uint32_t row,
+                const float *k, const float *v);
+void avx2_soft_cap(float *z, uint32_t n, float cap);
+void avx2_exp2_array(const float *x, uint32_t n, float *y);
+uint32_t avx2_largest_bits(const float *x, uint32_t n);
+bool avx2_all_valid(const float *z, uint32_t n);
+float avx2_maximum(const float *z, uint32_t n);
+void avx2_sample_weights(const float *z, uint32_t n, float zmax, float scale, uint32_t *w);
+double avx2_log_sum(const float *z, uint32_t n, float zmax);
+
+#endif

@@ -1,0 +1,418 @@
+/* Per segment of K and step of 32 (U6: 16): t = RN(A d), f = fmaf(t, dw, f), with a minimum f =
+ * fmaf(m, s, f); then the outlier's step; y += f (EXACTNESS 3). A is a sum of integers, so its
+ * order is free; the chain over steps is not.
+ *
+ * 4- to 6-bit weights sum at most 8, 4, 2 groups in 16 bits (vpmaddubsw saturates beyond). 8-bit
+ * weights multiply as |w| and x with w's sign, a pair of which stays below 2^15. One to four rows
+ * read packed weights straight; many rows have them unpacked to bytes once for all. */
+#include "compute/cpu/x86/avx2.h"
+
+/* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
+struct kind {
+    enum weight_form form;
+    bool has_min;
+    bool half;     /* scales are f16 */
+    bool unpacked; /* a block is 256 bytes and 16 f32 scales */
+    int start;     /* which of avx2_q8's, or -1: no offset */
+};
+
+#define UNPACKED_BYTES 320
+
+INLINE uint32_t integer_bytes(const struct kind k)
+{
+    return k.unpacked || k.form == WEIGHT_S8 ? 256
+           : k.form == WEIGHT_U4             ? 128
+           : k.form == WEIGHT_U5             ? 160
+                                             : 192;
+}
+
+INLINE uint32_t block_bytes(const struct kind k)
+{
+    uint32_t scales = k.form == WEIGHT_U6 || k.has_min ? 2 : 1;
+
+    return k.unpacked ? UNPACKED_BYTES : integer_bytes(k) + scales * (k.half ? 16 : 32);
+}
+
+/* The 8 outputs' values 4 g to 4 g + 3 of a block. */
+INLINE __m256i group(const struct kind k, const uint8_t *w, int g)
+{
+    const __m256i nibble = _mm256_set1_epi8(15);
+
+    if (k.unpacked || k.form == WEIGHT_S8)
+        return _mm256_loadu_si256((const __m256i *)(w + 32 * g));
+    __m256i raw = _mm256_loadu_si256((const __m256i *)(w + 32 * (g / 2)));
+    __m256i v = _mm256_and_si256(g & 1 ? _mm256_srli_epi16(raw, 4) : raw, nibble);
+    if (k.form == WEIGHT_U5) {
+        __m256i bits = _mm256_loadu_si256((const __m256i *)(w + 128));
+        bits = g < 4 ? _mm256_slli_epi16(bits, 4 - g) : _mm256_srli_epi16(bits, g - 4);
+        v = _mm256_or_si256(v, _mm256_and_si256(bits, _mm256_set1_epi8(16)));
+    }
+    if (k.form == WEIGHT_U6) {
+        __m256i bits = _mm256_loadu_si256((const __m256i *)(w + 128 + 32 * (g / 4)));
+        int q = 2 * (g & 3);
+        bits = q <= 4 ? _mm256_slli_epi16(bits, 4 - q) : _mm256_srli_epi16(bits, q - 4);
+        v = _mm256_or_si256(v, _mm256_and_si256(bits, _mm256_set1_epi8(48)));
+    }
+    return v;
+}
+
+/* Scale i (or minimum) of a block. */
+INLINE __m256 scale(const struct kind k, const uint8_t *w, int i)
+{
+    w += integer_bytes(k);
+    if (k.half && !k.unpacked)
+        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + 16 * i)));
+    return _mm256_loadu_ps((const float *)(w + 32 * i));
+}
+
+INLINE __m256i broadcast(const int32_t *x)
+{
+    return _mm256_set1_epi32(*x);
+}
+
+/* n groups of a block from the first, summed to 32 bits on top of a. */
+INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+                       const int first, const int n, const int rows, const int panels,
+                       __m256i a[2][AVX2_TILE])
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    const int most = k.form == WEIGHT_U4 ? 8 : k.form == WEIGHT_U5 ? 4 : 2;
+
+    if (k.form == WEIGHT_S8) {
+        UNROLL for (int j = 0; j < n; j++)
+        {
+            const int g = first + j;
+            __m256i v[2], u[2];
+            UNROLL for (int p = 0; p < panels; p++)
+            {
+                v[p] = group(k, w[p], g);
+                u[p] = _mm256_abs_epi8(v[p]);
+            }
+            UNROLL for (int i = 0; i < rows; i++)
+            {
+                __m256i xx = broadcast(&x->x[g][i]);
+                UNROLL for (int p = 0; p < panels; p++)
+                {
+                    __m256i pairs = _mm256_maddubs_epi16(u[p], _mm256_sign_epi8(xx, v[p]));
+                    a[p][i] = _mm256_add_epi32(a[p][i], _mm256_madd_epi16(pairs, ones));
+                }
+            }
+        }
+        return;
+    }
+    UNROLL for (int chain = 0; chain < n / most; chain++)
+    {
+        __m256i sum[2][AVX2_TILE];
+        UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) sum[p][i] =
+            _mm256_setzero_si256();
+        UNROLL for (int j = 0; j < most; j++)
+        {
+            const int g = first + chain * most + j;
+            __m256i v[2];
+            UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p], g);
+            UNROLL for (int i = 0; i < rows; i++)
+            {
+                __m256i xx = broadcast(&x->x[g][i]);
+                UNROLL for (int p = 0; p < panels; p++)
+                {
+                    __m256i pairs = _mm256_maddubs_epi16(v[p], xx);
+                    sum[p][i] = j == 0 ? pairs : _mm256_add_epi16(sum[p][i], pairs);
+                }
+            }
+        }
+        UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++)
+        {
+            __m256i s = _mm256_madd_epi16(sum[p][i], ones);
+            a[p][i] = chain == 0 && k.start < 0 ? s : _mm256_add_epi32(a[p][i], s);
+        }
+    }
+}
+
+/* t = RN(A d): with an offset the sum started at the magic number, less the offset times the sum of
+ * q. */
+INLINE __m256 times_scale(const struct kind k, __m256i a, const struct avx2_q8 *x, int i)
+{
+    if (k.start < 0)
+        return _mm256_mul_ps(_mm256_cvtepi32_ps(a), _mm256_broadcast_ss(&x->d[i]));
+    return _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_broadcast_ss(&x->d[i]),
+                           _mm256_broadcast_ss(&x->c[i]));
+}
+
+INLINE void block(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+                  const int rows, const int panels, float (*f)[AVX2_TILE][8])
+{
+    const int steps = k.form == WEIGHT_U6 ? 2 : 1;
+
+    UNROLL for (int h = 0; h < steps; h++)
+    {
+        __m256i a[2][AVX2_TILE];
+        UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++) a[p][i] =
+            k.start < 0 ? _mm256_setzero_si256() : broadcast(&x->start[k.start + h][i]);
+        add_groups(k, w, x, h * 4, 8 / steps, rows, panels, a);
+        UNROLL for (int p = 0; p < panels; p++)
+        {
+            __m256 d = scale(k, w[p], h), m = k.has_min ? scale(k, w[p], 1) : d;
+            UNROLL for (int i = 0; i < rows; i++)
+            {
+                __m256 y =
+                    _mm256_fmadd_ps(times_scale(k, a[p][i], x, i), d, _mm256_load_ps(f[p][i]));
+                if (k.has_min)
+                    y = _mm256_fmadd_ps(m, _mm256_broadcast_ss(&x->s[i]), y);
+                _mm256_store_ps(f[p][i], y);
+            }
+        }
+    }
+}
+
+/* The 8 outputs' weight of one k, signed. */
+INLINE __m256 column(const struct kind k, const uint8_t *w, uint32_t at)
+{
+    uint32_t g = at / 4;
+    __m128i shift = _mm_cvtsi32_si128((int)(8 * (at % 4)));
+    const int offset = k.form == WEIGHT_U6   ? 32
+                       : k.start == START_8  ? 8
+                       : k.start == START_16 ? 16
+                                             : 0;
+
+    if (k.form == WEIGHT_S8) {
+        __m256i v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * g)), shift);
+        return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24), 24));
+    }
+    __m256i v;
+    if (k.unpacked) {
+        v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * g)), shift);
+        v = _mm256_and_si256(v, _mm256_set1_epi32(255));
+    } else {
+        __m128i nibble = _mm_cvtsi32_si128((int)(8 * (at % 4) + 4 * (g & 1)));
+        v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * (g / 2))), nibble);
+        v = _mm256_and_si256(v, _mm256_set1_epi32(15));
+        if (k.form == WEIGHT_U5) {
+            __m128i by = _mm_cvtsi32_si128((int)(8 * (at % 4) + g));
+            __m256i bit = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 128)), by);
+            v = _mm256_or_si256(v,
+                                _mm256_slli_epi32(_mm256_and_si256(bit, _mm256_set1_epi32(1)), 4));
+        }
+        if (k.form == WEIGHT_U6) {
+            __m128i by = _mm_cvtsi32_si128((int)(8 * (at % 4) + 2 * (g & 3)));
+            __m256i bits =
+                _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 128 + 32 * (g / 4))), by);
+            v = _mm256_or_si256(v,
+                                _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(3)), 4));
+        }
+    }
+    if (offset)
+        v = _mm256_sub_epi32(v, _mm256_set1_epi32(offset));
+    return _mm256_cvtepi32_ps(v);
+}
+
+INLINE void outlier(const struct kind k, const uint8_t *const *w, const struct avx2_outliers *o,
+                    const int rows, const int panels, float (*f)[AVX2_TILE][8])
+{
+    for (int i = 0; i < rows; i++) {
+        uint32_t b = o->k[i] / BLOCK, at = o->k[i] % BLOCK;
+        __m256 x = _mm256_broadcast_ss(&o->x[i]);
+        UNROLL for (int p = 0; p < panels; p++)
+        {
+            const uint8_t *from = w[p] + b * block_bytes(k);
+            __m256 d = k.form == WEIGHT_U6 && at >= 16 ? scale(k, from, 1) : scale(k, from, 0);
+            __m256 y =
+                _mm256_fmadd_ps(_mm256_mul_ps(column(k, from, at), x), d, _mm256_load_ps(f[p][i]));
+            if (k.has_min)
+                y = _mm256_fmadd_ps(scale(k, from, 1), x, y);
+            _mm256_store_ps(f[p][i], y);
+        }
+    }
+}
+
+/* All of K for a tile: y[panel][row][8]. */
+INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
+                 const struct avx2_q8 *x, const struct avx2_outliers *o, uint32_t n_k,
+                 const int rows, const int panels, float (*y)[AVX2_TILE][8])
+{
+    _Alignas(32) float f[2][AVX2_TILE][8];
+    const uint8_t *at[2] = {w[0], w[panels - 1]};
+    uint32_t n_segments = segment_count(n_k);
+
+    for (uint32_t s = 0; s < n_segments; s++) {
+        for (int p = 0; p < panels; p++)
+            for (int i = 0; i < rows; i++)
+                _mm256_store_ps(f[p][i], _mm256_setzero_ps());
+        for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0; b--, x++) {
+            if (!k.unpacked && rows == 1)
+                UNROLL for (int p = 0; p < panels; p++)
+                    UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
+                        _mm_prefetch((const char *)(at[p] + ahead + line), _MM_HINT_T0);
+            block(k, at, x, rows, panels, f);
+            UNROLL for (int p = 0; p < panels; p++) at[p] += block_bytes(k);
+        }
+        outlier(k, w, o + s, rows, panels, f);
+        for (int p = 0; p < panels; p++)
+            for (int i = 0; i < rows; i++) {
+                __m256 v = _mm256_load_ps(f[p][i]);
+                _mm256_store_ps(y[p][i], s == 0 ? v : _mm256_add_ps(_mm256_load_ps(y[p][i]), v));
+            }
+    }
+}
+
+/* ---- instances ---- */
+
+typedef void tile_kernel(const uint8_t *const *w, uint64_t ahead, const struct avx2_q8 *x,
+                         const struct avx2_outliers *o, uint32_t n_k, float (*y)[AVX2_TILE][8]);
+
+#define INSTANCE(name, kind_, rows, panels)                                                        \
+    static void name##_##rows##_##panels(const uint8_t *const *w, uint64_t ahead,                  \
+                                         const struct avx2_q8 *x, const struct avx2_outliers *o,   \
+                                         uint32_t n_k, float(*y)[AVX2_TILE][8])                    \
+    {                                                                                              \
+        const struct kind k = kind_;                                                               \
+        tile(k, w, ahead, x, o, n_k, rows, panels, y);                                             \
+    }
+#define INSTANCES(name, ...)                                                                       \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 1, 1)                                             \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 2, 1)                                             \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 3, 1)                                             \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 4, 1)                                             \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 1, 2)                                             \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 2, 2)                                             \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 3, 2)                                             \
+    INSTANCE(name, ((struct kind){__VA_ARGS__}), 4, 2)
+#define KERNELS(name)                                                                              \
+    {                                                                                              \
+        {name##_1_1, name##_2_1, name##_3_1, name##_4_1},                                          \
+        {                                                                                          \
+            name##_1_2, name##_2_2, name##_3_2, name##_4_2                                         \
+        }                                                                                          \
+    }
+
+INSTANCES(q4_0, WEIGHT_U4, false, true, false, START_8)
+INSTANCES(q4_1, WEIGHT_U4, true, true, false, -1)
+INSTANCES(q4_k, WEIGHT_U4, true, false, false, -1)
+INSTANCES(q5_0, WEIGHT_U5, false, true, false, START_16)
+INSTANCES(q5_k, WEIGHT_U5, true, false, false, -1)
+INSTANCES(q6_k, WEIGHT_U6, false, false, false, START_32_LOW)
+INSTANCES(q8_0, WEIGHT_S8, false, true, false, -1)
+INSTANCES(bytes_q4_0, WEIGHT_U4, false, false, true, START_8)
+INSTANCES(bytes_q4_m, WEIGHT_U4, true, false, true, -1)
+INSTANCES(bytes_q5_0, WEIGHT_U5, false, false, true, START_16)
+INSTANCES(bytes_q5_m, WEIGHT_U5, true, false, true, -1)
+INSTANCES(bytes_q6, WEIGHT_U6, false, false, true, START_32_LOW)
+INSTANCES(bytes_q8, WEIGHT_S8, false, false, true, -1)
+
+/* A panel's blocks as bytes with f32 scales. */
+INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
+{
+    for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes(k), to += UNPACKED_BYTES) {
+        UNROLL for (int g = 0; g < 8; g++)
+            _mm256_store_si256((__m256i *)(to + 32 * g), group(k, w, g));
+        _mm256_store_ps((float *)(to + 256), scale(k, w, 0));
+        if (k.has_min || k.form == WEIGHT_U6)
+            _mm256_store_ps((float *)(to + 288), scale(k, w, 1));
+    }
+}
+
+#define UNPACK(name, ...)                                                                          \
+    static void unpack_##name(const uint8_t *w, uint32_t n_blocks, uint8_t *to)                    \
+    {                                                                                              \
+        unpack((struct kind){__VA_ARGS__}, w, n_blocks, to);                                       \
+    }
+UNPACK(q4_0, WEIGHT_U4, false, true, false, START_8)
+UNPACK(q4_1, WEIGHT_U4, true, true, false, -1)
+UNPACK(q4_k, WEIGHT_U4, true, false, false, -1)
+UNPACK(q5_0, WEIGHT_U5, false, true, false, START_16)
+UNPACK(q5_k, WEIGHT_U5, true, false, false, -1)
+UNPACK(q6_k, WEIGHT_U6, false, false, false, START_32_LOW)
+UNPACK(q8_0, WEIGHT_S8, false, true, false, -1)
+
+static const struct kernels {
+    enum dtype type;
+    tile_kernel *packed[2][AVX2_TILE], *bytes[2][AVX2_TILE];
+    void (*unpack)(const uint8_t *w, uint32_t n_blocks, uint8_t *to);
+} kernels[] = {
+    {DTYPE_Q4_0, KERNELS(q4_0), KERNELS(bytes_q4_0), unpack_q4_0},
+    {DTYPE_Q4_1, KERNELS(q4_1), KERNELS(bytes_q4_m), unpack_q4_1},
+    {DTYPE_Q4_K, KERNELS(q4_k), KERNELS(bytes_q4_m), unpack_q4_k},
+    {DTYPE_Q5_0, KERNELS(q5_0), KERNELS(bytes_q5_0), unpack_q5_0},
+    {DTYPE_Q5_K, KERNELS(q5_k), KERNELS(bytes_q5_m), unpack_q5_k},
+    {DTYPE_Q6_K, KERNELS(q6_k), KERNELS(bytes_q6), unpack_q6_k},
+    {DTYPE_Q8_0, KERNELS(q8_0), KERNELS(bytes_q8), unpack_q8_0},
+};
+
+/* ---- a task ---- */
+
+#define ROWS_WORTH_UNPACKING 12
+
+/* Bias, then residual, of up to 8 outputs. */
+static void finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
+                   uint32_t n)
+{
+    float *to = p->y + row * p->y_stride + output;
+
+    if (n == 8) {
+        __m256 v = _mm256_load_ps(y);
+        if (p->bias)
+            v = _mm256_add_ps(v, _mm256_loadu_ps(p->bias + output));
+        if (p->residual)
+            v = _mm256_add_ps(_mm256_loadu_ps(to), v);
+        _mm256_storeu_ps(to, v);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        float v = p->bias ? y[i] + p->bias[output + i] : y[i];
+        to[i] = p->residual ? to[i] + v : v;
+    }
+}
+
+static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
+                     const uint8_t *const *w, uint32_t panel, uint32_t panels, uint64_t ahead)
+{
+    _Alignas(32) float y[2][AVX2_TILE][8];
+
+    for (uint32_t row = t->row_begin; row < t->row_end; row += AVX2_TILE) {
+        uint32_t rows = MIN(AVX2_TILE, t->row_end - row);
+        uint64_t at = row / AVX2_TILE;
+        by_rows[rows - 1](w, ahead, (const void *)(t->acts->q8 + at * t->acts->q8_tile_bytes),
+                          (const void *)(t->acts->outliers + at * t->acts->outlier_tile_bytes),
+                          t->matrix->k, y);
+        for (uint32_t p = 0; p < panels; p++) {
+            uint32_t output = (panel + p) * AVX2_PANEL,
+                     n = MIN(AVX2_PANEL, t->matrix->n_outputs - output);
+            for (uint32_t i = 0; i < rows; i++)
+                finish(t->product, y[p][i], row + i, output, n);
+        }
+    }
+}
+
+uint64_t avx2_matmul_scratch(const struct compute_matrix *m)
+{
+    return (uint64_t)m->n_blocks * UNPACKED_BYTES * 2;
+}
+
+void avx2_matmul(const struct matmul_task *t)
+{
+    const struct compute_matrix *m = t->matrix;
+    const struct kernels *k = kernels;
+
+    if (m->form >= WEIGHT_I16) {
+        avx2_matmul_float(t);
+        return;
+    }
+    while (k->type != m->type)
+        k++;
+    bool unpack_first = t->row_end - t->row_begin >= ROWS_WORTH_UNPACKING;
+    uint64_t unpacked = (uint64_t)m->n_blocks * UNPACKED_BYTES;
+    for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
+        uint32_t panels = MIN(2, t->panel_end - panel);
+        const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
+                               m->data + (panel + panels - 1) * m->panel_bytes};
+        uint64_t ahead = 2 * m->panel_bytes;
+        if (unpack_first) {
+            uint8_t *to[2] = {t->scratch, (uint8_t *)t->scratch + unpacked};
+            for (uint32_t p = 0; p < panels; p++) {
+                k->unpack(w[p], m->n_blocks, to[p]);
+                w[p] = to[p];
+            }
+        }
+        run_rows(t, unpack_first ? k->bytes[panels - 1] : k->packed[panels - 1], w, panel, panels,
+                 ahead);
+    }
+}
