@@ -24,22 +24,30 @@ enum status vocabulary_load(const struct gguf *file, struct vocabulary **out) WA
 void vocabulary_destroy(struct vocabulary **v);
 
 const struct vocabulary_view *vocabulary_view(const struct vocabulary *v);
-bool vocabulary_is_end(const struct vocabulary *v,
-                       uint32_t id); /* EOS, EOT and the like: ids that end an answer */
-int64_t vocabulary_bos(const struct vocabulary *v);   /* -1: none */
-int64_t vocabulary_eos(const struct vocabulary *v);   /* -1: none */
-bool vocabulary_adds_bos(const struct vocabulary *v); /* the file says a text starts with BOS */
-const char *
-vocabulary_token_text(const struct vocabulary *v,
-                      uint32_t id); /* as in the file, for templates and /tokenizer_info */
+/* EOS, EOT and the like: ids that end an answer. */
+bool vocabulary_is_end(const struct vocabulary *v, uint32_t id);
+int64_t vocabulary_bos(const struct vocabulary *v); /* -1: none */
+int64_t vocabulary_eos(const struct vocabulary *v); /* -1: none */
+/* The file (or, where it is silent, its family) says that a text starts with BOS. */
+bool vocabulary_adds_bos(const struct vocabulary *v);
+/* As in the file, for templates and /tokenizer_info; NULL for an id outside. */
+const char *vocabulary_token_text(const struct vocabulary *v, uint32_t id);
 /* SHA-256 over tokens, kinds, merges, pre-tokenizer, special ids and chat template: what nodes
  * compare. */
 void vocabulary_digest(const struct vocabulary *v, uint8_t out[REQUEST_DIGEST_BYTES]);
 
-/* Appends the ids of text to *ids (grown with memory_grow, also when it fails; owner: the caller,
- * with free()). parse_special: special tokens written out in the text become their ids; otherwise
- * they are ordinary characters. Any bytes are allowed; decode(encode(x)) = x. BOS is not added.
- * Errors: NO_MEMORY, TOO_LARGE (more than max_ids; 0: no limit). */
+/* Appends the ids of text to *ids (grown with memory_grow, perhaps moved even when it fails; owner:
+ * the caller, with free()). BOS is not added.
+ *
+ * Ids equal those of Hugging Face's `tokenizers` on all UTF-8. A byte that is not UTF-8 is a piece
+ * of its own and becomes that byte's token. So decode(encode(x)) = x for any bytes, but for what
+ * `tokenizers` does not keep either: qwen2 takes the text to NFC, and a byte for which the
+ * vocabulary has no token is dropped (SmolLM2 lacks some control characters).
+ *
+ * parse_special: control tokens written out in the text become their ids; otherwise they are
+ * ordinary characters. Tokens that the model's makers added but that control nothing
+ * (TOKEN_USER_DEFINED, such as Qwen's <think>) are recognised always: in an earlier answer they
+ * must be the ids they were. Errors: NO_MEMORY, TOO_LARGE (more than max_ids; 0: no limit). */
 enum status vocabulary_encode(const struct vocabulary *v, const char *text, size_t len,
                               bool parse_special, uint32_t max_ids, uint32_t **ids,
                               uint32_t *n_ids) WARN_UNUSED;
@@ -86,21 +94,29 @@ struct text_stream;
 /* A pure function of (request, ids fed): the node feeds one to know when to stop, the api its own
  * to make the bytes. It copies what it needs of resume (stops, min_tokens, max_tokens, ignore_eos)
  * and does not replay generated ids: the caller feeds them. context_tokens: the length limit of
- * prompt + answer. */
+ * prompt + answer. v must outlive it. Errors: BAD_REQUEST for a stop string that is empty or not
+ * UTF-8, NO_MEMORY. */
 enum status text_stream_create(const struct vocabulary *v, const struct resume *resume,
                                uint32_t context_tokens, struct text_stream **out) WARN_UNUSED;
 void text_stream_destroy(struct text_stream **s);
 
 struct text_released {
-    const char *bytes; /* whole UTF-8 characters that can no longer become part of a stop string.
-                          Owner: the stream, until the next feed */
+    /* Whole UTF-8 characters that can no longer become part of a stop string.
+     * Owner: the stream, until the next feed. */
+    const char *bytes;
     uint32_t len;
     bool ended; /* this id is the last one counted; nothing may be fed after it */
     enum finish_reason finish;
 };
 /* Half characters and what may be the start of a stop string are held back; at the end they are
  * released (half characters as U+FFFD, as a lossy decode gives), except from the stop string on.
- * Control tokens add no bytes. */
+ * Control tokens add no bytes.
+ *
+ * An end token counts once min_tokens others came before it, a stop string once min_tokens have
+ * been fed; what came earlier is text. Of several stop strings the one that is complete first ends
+ * the answer, of those complete at the same byte the longest. An end token or stop string that
+ * comes with the last token that max_tokens or the context allow is still FINISH_STOP. Errors:
+ * BAD_REQUEST for an id outside the vocabulary, INTERNAL after the end, NO_MEMORY. */
 enum status text_stream_feed(struct text_stream *s, uint32_t id,
                              struct text_released *out) WARN_UNUSED;
 uint32_t text_stream_n_fed(const struct text_stream *s);

@@ -138,11 +138,12 @@ static enum status load_tokens(struct vocabulary *v, const struct gguf *file, st
         v->texts[i] = arena_strndup(&v->arena, s.bytes, s.len);
         if (!v->texts[i])
             return STATUS_NO_MEMORY;
-        if (v->kinds[i] == TOKEN_NORMAL || v->kinds[i] == TOKEN_BYTE ||
-            v->kinds[i] == TOKEN_UNKNOWN)
-            TRY(decode_token(&v->arena, byte_of_point, s.bytes, (uint32_t)s.len, &v->tokens[i]));
-        else
+        if (v->kinds[i] == TOKEN_UNUSED) /* a place in the embedding, no text */
+            v->tokens[i] = (struct byte_string){v->texts[i], 0};
+        else if (v->kinds[i] == TOKEN_CONTROL || v->kinds[i] == TOKEN_USER_DEFINED)
             v->tokens[i] = (struct byte_string){v->texts[i], (uint32_t)s.len};
+        else
+            TRY(decode_token(&v->arena, byte_of_point, s.bytes, (uint32_t)s.len, &v->tokens[i]));
         hash_string(digest, s.bytes, s.len);
     }
     digest_add(digest, v->kinds, n);
