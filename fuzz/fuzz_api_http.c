@@ -5,6 +5,8 @@
 
 #include "base/log.h"
 
+#include "../tests/unit/api/fake_text.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

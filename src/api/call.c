@@ -473,12 +473,20 @@ void call_start(struct api *api, struct http_exchange *x, enum call_kind kind)
         api_respond_error(api, x, STATUS_DRAINING, NULL, "the server is shutting down");
         return;
     }
+    api->service->ops->describe(api->service, &d);
+    if (d.max_context_tokens == 0) { /* a router that has not met a node yet */
+        enum status status = api->service->ops->readiness(api->service);
+
+        if (status == STATUS_OK)
+            status = fail(STATUS_NO_NODE, "no node can serve yet");
+        api_respond_error(api, x, status, NULL, status_message());
+        return;
+    }
     c = memory_alloc(1, sizeof *c);
     if (c == NULL) {
         api_respond_error(api, x, STATUS_NO_MEMORY, NULL, "no memory for the request");
         return;
     }
-    api->service->ops->describe(api->service, &d);
     c->api = api;
     c->x = x;
     c->kind = kind;

@@ -155,7 +155,7 @@ enum status prompt_chat(struct call *c, const json_t *root) WARN_UNUSED; /* make
 enum status prompt_completion(struct call *c,
                               const json_t *root) WARN_UNUSED; /* makes the choices */
 enum status prompt_encode(const struct vocabulary *v, const char *text, size_t len,
-                          bool parse_special, bool add_bos, uint32_t context_tokens, uint32_t **ids,
+                          bool parse_special, bool add_bos, uint32_t max_ids, uint32_t **ids,
                           uint32_t *n_ids, bool *bos_added) WARN_UNUSED;
 /* The `messages` of root, checked and with plain strings as content, and the other variables of a
  * chat template. Owner: the caller, with json_decref(). */

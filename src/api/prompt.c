@@ -7,11 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A prompt may be counted this far beyond the context, so that its refusal can name its length. */
-#define MAX_COUNTED_TOKENS (4u << 20)
+/* How far a prompt is counted, so that its refusal can name its length; beyond that it would only
+ * keep a text thread busy. */
+static uint32_t counted_tokens(uint32_t context_tokens)
+{
+    return context_tokens > UINT32_MAX / 4 ? UINT32_MAX : MAX(4 * context_tokens, 1u << 18);
+}
 
 enum status prompt_encode(const struct vocabulary *v, const char *text, size_t len,
-                          bool parse_special, bool add_bos, uint32_t context_tokens, uint32_t **ids,
+                          bool parse_special, bool add_bos, uint32_t max_ids, uint32_t **ids,
                           uint32_t *n_ids, bool *bos_added)
 {
     int64_t bos = vocabulary_bos(v);
@@ -19,8 +23,7 @@ enum status prompt_encode(const struct vocabulary *v, const char *text, size_t l
     enum status status;
 
     *bos_added = false;
-    status = vocabulary_encode(v, text, len, parse_special, MAX(context_tokens, MAX_COUNTED_TOKENS),
-                               &list, &n);
+    status = vocabulary_encode(v, text, len, parse_special, max_ids, &list, &n);
     if (status != STATUS_OK) {
         free(list);
         return status;
@@ -49,7 +52,7 @@ static enum status encoding_failed(struct call *c, enum status status, const cha
     if (status == STATUS_TOO_LARGE)
         return api_fail(&c->error, STATUS_CONTEXT_LENGTH, param,
                         "the prompt has more than %u tokens; this model's context is %u tokens",
-                        MAX_COUNTED_TOKENS, c->context_tokens);
+                        counted_tokens(c->context_tokens), c->context_tokens);
     return api_fail(&c->error, status, param, "%s", status_message());
 }
 
@@ -207,7 +210,7 @@ enum status prompt_chat(struct call *c, const json_t *root)
         return api_fail(&c->error, STATUS_BAD_REQUEST, NULL,
                         "this model has no chat template; use /v1/completions");
     TRY(prompt_variables(root, &c->arena, &c->error, &variables));
-    status = chat_prompt_encode(v, variables, MAX(c->context_tokens, MAX_COUNTED_TOKENS), &ids, &n);
+    status = chat_prompt_encode(v, variables, counted_tokens(c->context_tokens), &ids, &n);
     json_decref(variables);
     if (status != STATUS_OK) {
         free(ids);
@@ -249,9 +252,9 @@ static enum status prompt_from_string(struct choice *k, const json_t *text, bool
 {
     struct call *c = k->call;
     uint32_t *ids = NULL, n = 0;
-    enum status status =
-        prompt_encode(c->api->vocabulary, json_string_value(text), json_string_length(text),
-                      parse_special, add_special, c->context_tokens, &ids, &n, &k->bos_added);
+    enum status status = prompt_encode(c->api->vocabulary, json_string_value(text),
+                                       json_string_length(text), parse_special, add_special,
+                                       counted_tokens(c->context_tokens), &ids, &n, &k->bos_added);
 
     if (status != STATUS_OK)
         return encoding_failed(c, status, "prompt");
