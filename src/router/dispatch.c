@@ -1,0 +1,163 @@
+/* The queue: who is served next, and by whom. */
+#include "router/internal.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+uint32_t collect_candidates(struct router *r, const char *role, struct candidate out[MAX_NODES])
+{
+    uint32_t n = 0;
+
+    for (struct peer_link *i = peer_hub_next(r->hub, NULL); i && n < MAX_NODES; i = peer_hub_next(r->hub, i)) {
+        const struct wire_hello *h = peer_link_hello(i);
+        const struct wire_node_stats *s = peer_link_stats(i);
+        if (strcmp(h->role, role) || !h->has_model)
+            continue;
+        out[n++] = (struct candidate){.node_id = h->node_id,
+                                      .model_digest = h->model_digest,
+                                      .numerics_digest = h->numerics_digest,
+                                      .max_context_tokens = h->max_context_tokens,
+                                      .n_slots = h->n_slots,
+                                      .n_total_pages = h->n_pages,
+                                      .n_running = s->n_running,
+                                      .n_waiting = s->n_waiting,
+                                      .n_free_pages = s->n_free_pages + s->n_cached_pages,
+                                      .draining = s->draining};
+    }
+    return n;
+}
+
+static uint32_t n_tokens_of(const struct entry *e)
+{
+    const struct resume *r = &e->request->resume;
+
+    return r->n_prompt + r->max_tokens;
+}
+
+static struct candidate *by_id(struct candidate *c, uint32_t n, const char *id)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!strcmp(c[i].node_id, id))
+            return &c[i];
+    return NULL;
+}
+
+/* What this router itself has given to each node, which its own statistics do not show yet. */
+static void count_assigned(struct router *r, struct candidate *prefill, uint32_t n_prefill, struct candidate *decode, uint32_t n_decode)
+{
+    for (const struct entry *e = r->first; e; e = e->next) {
+        if (e->state != ENTRY_ASSIGNED)
+            continue;
+        struct candidate *p = e->owner == OWNER_PREFILL ? by_id(prefill, n_prefill, e->prefill_node) : NULL;
+        struct candidate *d = by_id(decode, n_decode, e->decode_node);
+        if (p) {
+            p->n_assigned++;
+            p->n_assigned_tokens += e->request->resume.n_prompt + e->n_ids;
+        }
+        if (d)
+            d->n_assigned++;
+    }
+}
+
+enum status dispatch_possible(struct router *r, uint32_t n_tokens)
+{
+    struct candidate prefill[MAX_NODES], decode[MAX_NODES];
+    const uint32_t n_prefill = collect_candidates(r, "prefill", prefill), n_decode = collect_candidates(r, "decode", decode);
+    uint32_t order[MAX_NODES], n_order;
+
+    /* as if nothing ran: a full cluster does not make a request impossible */
+    for (uint32_t i = 0; i < n_decode; i++)
+        decode[i].n_running = 0;
+    if (n_prefill == 0)
+        return fail(STATUS_NO_NODE, "no prefill node is linked");
+    if (n_decode == 0)
+        return fail(STATUS_NO_NODE, "no decode node is linked");
+    if (choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens, order, &n_order) < 0)
+        return fail(STATUS_NO_NODE, "no prefill and decode node of one cell can take %u tokens", n_tokens);
+    return STATUS_OK;
+}
+
+static void send_request(struct router *r, struct entry *e, const char *prefill_node, const struct candidate *decode,
+                         const uint32_t *order, uint32_t n_order, int64_t now_ms)
+{
+    char targets[MAX_NODES][NODE_ID_BYTES];
+    struct wire_prefill_request m = {.key = e->request->key,
+                                     .attempt = e->request->attempt,
+                                     .request_id = e->request->request_id,
+                                     .resume = e->request->resume,
+                                     .decode_targets = targets,
+                                     .n_decode_targets = n_order,
+                                     .has_decode_targets = true};
+    struct peer_link *link = peer_hub_find(r->hub, prefill_node);
+    struct buffer frame = {0};
+
+    snprintf(m.reply_to, sizeof m.reply_to, "%s", r->options.node_id);
+    for (uint32_t i = 0; i < n_order; i++)
+        snprintf(targets[i], NODE_ID_BYTES, "%s", decode[order[i]].node_id);
+    m.resume.generated_ids = e->ids;
+    m.resume.n_generated = e->n_ids;
+    if (e->n_prompt_rows + 1 >= m.resume.n_prompt)
+        m.resume.n_prompt_logprobs = -1; /* they are all here */
+    if (e->deadline_ms)
+        m.resume.deadline_ms = (uint64_t)MAX(e->deadline_ms - now_ms, (int64_t)1);
+    r->n_queued--;
+    e->state = ENTRY_ASSIGNED;
+    e->owner = OWNER_PREFILL;
+    snprintf(e->prefill_node, sizeof e->prefill_node, "%s", prefill_node);
+    snprintf(e->decode_node, sizeof e->decode_node, "%s", targets[0]); /* until it says which one took it */
+    const enum status status = wire_encode_prefill_request(&frame, &m);
+    if (status == STATUS_OK)
+        peer_link_send(link, &frame);
+    else
+        entry_end(e, status, FINISH_NONE, status_message());
+    buffer_deinit(&frame);
+}
+
+static bool expired(struct router *r, struct entry *e, int64_t now_ms)
+{
+    if (e->deadline_ms && now_ms > e->deadline_ms) {
+        entry_cancel_on_nodes(e);
+        entry_end(e, STATUS_DEADLINE, FINISH_NONE, "the deadline passed before the answer was complete");
+        return true;
+    }
+    if (e->state != ENTRY_QUEUED || now_ms - e->queued_ms < r->options.queue_timeout_ms)
+        return false;
+    char message[sizeof e->last_message];
+    snprintf(message, sizeof message, "%s", *e->last_message ? e->last_message : "no node took the request in time");
+    entry_end(e, e->last_error != STATUS_OK ? e->last_error : STATUS_NO_NODE, FINISH_NONE, message);
+    return true;
+}
+
+void dispatch(struct router *r)
+{
+    struct candidate prefill[MAX_NODES], decode[MAX_NODES];
+    const int64_t now_ms = clock_now_ms();
+
+    metric_set(r->metrics.waiting, r->n_queued);
+    if (r->n_queued == 0)
+        return;
+    const uint32_t n_prefill = collect_candidates(r, "prefill", prefill), n_decode = collect_candidates(r, "decode", decode);
+    count_assigned(r, prefill, n_prefill, decode, n_decode);
+    for (struct entry *e = r->first, *next; e; e = next) {
+        uint32_t order[MAX_NODES], n_order = 0;
+        next = e->next;
+        if (e->state != ENTRY_QUEUED || e->not_before_ms > now_ms)
+            continue;
+        const int p = choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens_of(e), order, &n_order);
+        if (p < 0)
+            continue; /* a smaller one behind it may still fit */
+        prefill[p].n_assigned++;
+        prefill[p].n_assigned_tokens += e->request->resume.n_prompt + e->n_ids;
+        decode[order[0]].n_assigned++;
+        send_request(r, e, prefill[p].node_id, decode, order, n_order, now_ms);
+    }
+    for (struct entry *e = r->first, *next; e; e = next) {
+        next = e->next;
+        expired(r, e, now_ms);
+    }
+}

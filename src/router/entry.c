@@ -1,0 +1,319 @@
+/* One request's life in the router: results merged by sequence number into the journal, then shown; its end; its retry. */
+#include "router/internal.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void entry_append(struct router *r, struct entry *e, bool in_front)
+{
+    struct entry *after = in_front ? NULL : r->last;
+
+    e->prev = after;
+    e->next = after ? after->next : r->first;
+    *(e->prev ? &e->prev->next : &r->first) = e;
+    *(e->next ? &e->next->prev : &r->last) = e;
+}
+
+void entry_remove(struct entry *e)
+{
+    struct router *r = e->router;
+
+    *(e->prev ? &e->prev->next : &r->first) = e->next;
+    *(e->next ? &e->next->prev : &r->last) = e->prev;
+    e->prev = e->next = NULL;
+}
+
+struct entry *entry_find(struct router *r, const struct request_key *key)
+{
+    struct entry *e = r->first;
+
+    while (e && !request_key_equal(&e->request->key, key))
+        e = e->next;
+    return e;
+}
+
+void entry_cancel_on_nodes(const struct entry *e)
+{
+    struct wire_notice m = {.has_key = true, .key = e->request->key, .attempt = e->request->attempt};
+    const char *const nodes[] = {e->prefill_node, e->decode_node};
+    struct buffer frame = {0};
+
+    if (e->state != ENTRY_ASSIGNED || wire_encode_notice(&frame, WIRE_CANCEL, &m) != STATUS_OK)
+        return;
+    for (size_t i = 0; i < ARRAY_LENGTH(nodes); i++) {
+        struct peer_link *link = *nodes[i] ? peer_hub_find(e->router->hub, nodes[i]) : NULL;
+        if (link)
+            peer_link_send(link, &frame);
+    }
+    buffer_deinit(&frame);
+}
+
+static void entry_free(struct entry *e)
+{
+    struct router *r = e->router;
+
+    entry_remove(e);
+    r->n_entries--;
+    r->n_queued -= e->state == ENTRY_QUEUED;
+    r->journal_bytes -= e->journal_bytes;
+    text_stream_destroy(&e->stream);
+    request_destroy(&e->request);
+    free(e->ids);
+    free(e);
+    if (r->draining && r->n_entries == 0 && r->idle) {
+        void (*idle)(void *) = r->idle;
+        r->idle = NULL;
+        idle(r->idle_context);
+    }
+}
+
+void entry_end(struct entry *e, enum status status, enum finish_reason finish, const char *message)
+{
+    const struct token_event event = {.kind = TOKEN_EVENT_ENDED,
+                                      .status = status,
+                                      .message = message,
+                                      .finish = finish,
+                                      .n_generated = e->n_ids,
+                                      .n_cached = e->n_cached,
+                                      .prefill_node = *e->prefill_node ? e->prefill_node : NULL,
+                                      .decode_node = *e->decode_node ? e->decode_node : NULL};
+
+    metric_add(status == STATUS_OK ? e->router->metrics.n_ended_ok : e->router->metrics.n_ended_error, 1);
+    if (status != STATUS_OK)
+        log_event(LOG_WARN, "request ended", "req=%s reason=%s prefill=%s decode=%s tokens=%u error=" LOG_Q,
+                  e->request->request_id ? e->request->request_id : "", status_code(status),
+                  *e->prefill_node ? e->prefill_node : "none", *e->decode_node ? e->decode_node : "none", e->n_ids,
+                  log_quote(message));
+    if (!e->closing) {
+        e->closing = true;
+        e->sink.event(e->sink.context, &event);
+    }
+    entry_free(e);
+}
+
+void entry_retry(struct entry *e, enum status reason, const char *message)
+{
+    struct router *r = e->router;
+    const int64_t now_ms = clock_now_ms();
+    const bool only_full = reason == STATUS_NO_DECODE_ROOM || reason == STATUS_QUEUE_FULL || reason == STATUS_DRAINING;
+
+    if (e->ended_by_ids) { /* only the word `done` was lost */
+        entry_cancel_on_nodes(e);
+        entry_end(e, STATUS_OK, e->finish_by_ids, "");
+        return;
+    }
+    snprintf(e->last_message, sizeof e->last_message, "%s", message);
+    e->last_error = reason;
+    e->n_failures += !only_full;
+    entry_cancel_on_nodes(e);
+    if (e->n_failures >= MAX_FAILURES) {
+        char last[sizeof e->last_message];
+        memcpy(last, e->last_message, sizeof last);
+        entry_end(e, reason, FINISH_NONE, last);
+        return;
+    }
+    if (only_full)
+        r->n_requeued++;
+    else
+        r->n_retries++;
+    metric_add(only_full ? r->metrics.n_requeued : r->metrics.n_retries, 1);
+    log_event(LOG_WARN, only_full ? "request queued again" : "request resumed elsewhere",
+              "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q, e->request->request_id ? e->request->request_id : "",
+              e->request->attempt, status_code(reason), e->n_ids, log_quote(e->last_message));
+    e->request->attempt++;
+    e->owner = OWNER_PREFILL;
+    *e->prefill_node = *e->decode_node = 0;
+    e->not_before_ms = now_ms + RETRY_PAUSE_MS;
+    e->queued_ms = now_ms;
+    r->n_queued += e->state == ENTRY_ASSIGNED;
+    e->state = ENTRY_QUEUED;
+    entry_remove(e);
+    entry_append(r, e, true);
+}
+
+/* ---- results ---- */
+
+static bool append(struct entry *e, uint32_t id)
+{
+    struct text_released released;
+
+    if (e->n_ids == e->capacity) {
+        const uint32_t capacity = MAX(64u, e->capacity * 2);
+        uint32_t *ids = memory_grow(e->ids, capacity, sizeof *ids);
+        if (!ids)
+            return false;
+        e->ids = ids;
+        e->capacity = capacity;
+    }
+    e->ids[e->n_ids++] = id;
+    if (text_stream_feed(e->stream, id, &released) != STATUS_OK)
+        return false;
+    if (released.ended) {
+        e->ended_by_ids = true;
+        e->finish_by_ids = released.finish;
+    }
+    e->router->n_tokens++;
+    return true;
+}
+
+static void renew_window(struct entry *e)
+{
+    struct peer_link *link = *e->decode_node ? peer_hub_find(e->router->hub, e->decode_node) : NULL;
+    struct wire_credit m = {.key = e->request->key, .attempt = e->request->attempt};
+    struct buffer frame = {0};
+
+    if (e->n_ids + WINDOW_TOKENS / 2 < e->window_tokens)
+        return;
+    e->window_tokens += WINDOW_TOKENS;
+    m.window_tokens = e->window_tokens;
+    if (link && wire_encode_credit(&frame, &m) == STATUS_OK)
+        peer_link_send(link, &frame);
+    buffer_deinit(&frame);
+}
+
+static void inexact(struct entry *e, const char *message)
+{
+    e->router->n_inexact++;
+    metric_add(e->router->metrics.n_inexact, 1);
+    log_event(LOG_ERROR, "results contradict each other", "req=%s prefill=%s decode=%s error=" LOG_Q,
+              e->request->request_id ? e->request->request_id : "", e->prefill_node, e->decode_node, log_quote(message));
+    entry_cancel_on_nodes(e);
+    entry_end(e, STATUS_INEXACT, FINISH_NONE, message);
+}
+
+/* Merges ids by sequence number. False when the entry has ended over it. */
+static bool merge_tokens(struct entry *e, const struct wire_result *m)
+{
+    const uint32_t n_before = e->n_ids;
+    char message[160];
+
+    if (m->n_ids && m->start > e->n_ids) {
+        snprintf(message, sizeof message, "token %u came before token %u", m->start, e->n_ids);
+        inexact(e, message);
+        return false;
+    }
+    for (uint32_t i = 0; i < m->n_ids; i++) {
+        const uint32_t at = m->start + i;
+        if (at < e->n_ids) {
+            if (e->ids[at] == m->ids[i])
+                continue;
+            snprintf(message, sizeof message, "token %u is %u from one node and %u from another", at, e->ids[at], m->ids[i]);
+            inexact(e, message);
+            return false;
+        }
+        if (e->ended_by_ids || !append(e, m->ids[i])) {
+            inexact(e, "a token came after the answer's end");
+            return false;
+        }
+    }
+    if (e->n_ids > n_before && !e->closing) {
+        const uint32_t skip = n_before - m->start;
+        const struct logprob_rows *l = &m->logprobs;
+        struct logprob_rows rows = {0};
+        if (m->has_logprobs)
+            rows = (struct logprob_rows){.n_top = l->n_top,
+                                         .value = l->value + skip,
+                                         .top_ids = l->top_ids + (size_t)skip * l->n_top,
+                                         .top_values = l->top_values + (size_t)skip * l->n_top};
+        const struct token_event event = {.kind = TOKEN_EVENT_TOKENS,
+                                          .start = n_before,
+                                          .n = e->n_ids - n_before,
+                                          .ids = e->ids + n_before,
+                                          .logprobs = m->has_logprobs ? &rows : NULL};
+        e->sink.event(e->sink.context, &event);
+    }
+    return true;
+}
+
+static void prompt_rows(struct entry *e, const struct wire_result *m)
+{
+    if (m->start != e->n_prompt_rows + 1 || !m->has_logprobs)
+        return; /* a resume repeats them */
+    e->n_prompt_rows += m->n_ids;
+    const struct token_event event = {
+        .kind = TOKEN_EVENT_PROMPT_LOGPROBS, .start = m->start, .n = m->n_ids, .logprobs = &m->logprobs};
+    if (!e->closing)
+        e->sink.event(e->sink.context, &event);
+}
+
+static bool worth_retrying(enum status error)
+{
+    switch (error) {
+    case STATUS_NO_DECODE_ROOM:
+    case STATUS_QUEUE_FULL:
+    case STATUS_DRAINING:
+    case STATUS_PEER_LOST:
+    case STATUS_HANDOFF_FAILED:
+    case STATUS_HANDOFF_TIMEOUT:
+    case STATUS_NO_REPLY_ROUTE:
+    case STATUS_NO_PAGES:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The entry may be gone when this returns. */
+void entry_result(struct entry *e, struct peer_link *link, const struct wire_result *m)
+{
+    const bool from_prefill = !strcmp(peer_link_id(link), e->prefill_node);
+
+    if (e->state != ENTRY_ASSIGNED || m->attempt != e->request->attempt)
+        return; /* of an attempt that was given up */
+    if (m->error != STATUS_OK) {
+        if (from_prefill && e->owner == OWNER_DECODE)
+            return; /* it is no longer the prefill node's to fail */
+        if (worth_retrying(m->error)) {
+            entry_retry(e, m->error, m->message);
+        } else {
+            entry_cancel_on_nodes(e);
+            entry_end(e, m->error, FINISH_NONE, m->message);
+        }
+        return;
+    }
+    switch (m->phase) {
+    case WIRE_PHASE_OPENED:
+        snprintf(e->decode_node, sizeof e->decode_node, "%s", m->decode_node);
+        return;
+    case WIRE_PHASE_PROMPT_LOGPROBS:
+        e->in_result = true;
+        prompt_rows(e, m);
+        e->in_result = false;
+        if (e->closing)
+            entry_free(e);
+        return;
+    case WIRE_PHASE_FIRST_TOKEN:
+        if (e->request->attempt == 1)
+            e->n_cached = m->n_cached;
+        break;
+    case WIRE_PHASE_ACCEPTED:
+        e->owner = OWNER_DECODE;
+        snprintf(e->decode_node, sizeof e->decode_node, "%s", peer_link_id(link));
+        e->router->n_handed_off++;
+        break;
+    case WIRE_PHASE_CONTINUATION:
+    case WIRE_PHASE_FAILED:
+        break;
+    }
+    e->in_result = true;
+    if (!merge_tokens(e, m))
+        return;
+    e->in_result = false;
+    if (e->closing) { /* cancelled by its own sink */
+        entry_free(e);
+        return;
+    }
+    if (!m->done) {
+        renew_window(e);
+        return;
+    }
+    if (!e->ended_by_ids || e->finish_by_ids != m->finish || m->n_generated != e->n_ids)
+        inexact(e, "the node and the router disagree about the answer's end");
+    else
+        entry_end(e, STATUS_OK, m->finish, "");
+}

@@ -1,0 +1,348 @@
+/* The router as a service, and its links. */
+#include "router/internal.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the service ---- */
+
+static enum status submit(struct service *s, struct request *request, struct request_sink sink, uint64_t *out_ticket)
+{
+    struct router *r = (struct router *)s;
+    const struct resume *m = &request->resume;
+    const uint64_t bytes = ((uint64_t)m->n_prompt + m->max_tokens) * sizeof(uint32_t) + sizeof(struct entry);
+    const uint64_t frame_bytes = ((uint64_t)m->n_prompt + m->max_tokens) * sizeof(uint32_t) + 65536;
+
+    if (r->draining)
+        return fail(STATUS_DRAINING, "this server is shutting down");
+    TRY(dispatch_possible(r, m->n_prompt + m->max_tokens));
+    if (r->n_queued >= r->options.max_waiting)
+        return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", r->n_queued, r->options.max_waiting);
+    if (r->journal_bytes + bytes > r->options.max_journal_bytes)
+        return fail(STATUS_QUEUE_FULL, "the requests in flight fill the journal of %llu bytes",
+                    (unsigned long long)r->options.max_journal_bytes);
+    if (frame_bytes > WIRE_FRAME_BYTES_MAX)
+        return fail(STATUS_CONTEXT_LENGTH, "%u prompt tokens and an answer of %u do not fit a message between nodes",
+                    m->n_prompt, m->max_tokens);
+    struct entry *e = memory_alloc(1, sizeof *e);
+    if (!e)
+        return STATUS_NO_MEMORY;
+    e->router = r;
+    const enum status status = text_stream_create(r->options.vocabulary, m, service_context(r), &e->stream);
+    if (status != STATUS_OK) {
+        free(e);
+        return status;
+    }
+    snprintf(request->key.origin, sizeof request->key.origin, "%s", r->options.node_id);
+    request->key.epoch = r->epoch;
+    request->key.number = ++r->next_number;
+    request->key.choice = m->choice;
+    request->attempt = 1;
+    e->request = request;
+    e->sink = sink;
+    e->ticket = r->next_number;
+    e->state = ENTRY_QUEUED;
+    e->window_tokens = WINDOW_TOKENS;
+    e->submitted_ms = e->queued_ms = clock_now_ms();
+    if (m->deadline_ms)
+        e->deadline_ms = e->submitted_ms + (int64_t)MIN(m->deadline_ms, (uint64_t)INT64_MAX / 2);
+    e->journal_bytes = bytes;
+    r->journal_bytes += bytes;
+    r->n_entries++;
+    r->n_queued++;
+    metric_add(r->metrics.n_requests, 1);
+    entry_append(r, e, false);
+    *out_ticket = e->ticket;
+    if (!r->dispatch_posted) {
+        r->dispatch_posted = true;
+        net_post(r->options.loop, &r->dispatch_task);
+    }
+    return STATUS_OK;
+}
+
+static void cancel(struct service *s, uint64_t ticket)
+{
+    struct router *r = (struct router *)s;
+
+    for (struct entry *e = r->first; e; e = e->next)
+        if (e->ticket == ticket && !e->closing) {
+            e->closing = true;
+            entry_cancel_on_nodes(e);
+            if (!e->in_result) /* else entry_result() frees it when the sink has returned */
+                entry_end(e, STATUS_CANCELLED, FINISH_NONE, "cancelled by the client");
+            return;
+        }
+}
+
+static void capacity(struct service *s, struct service_capacity *out)
+{
+    struct router *r = (struct router *)s;
+
+    *out = (struct service_capacity){.n_running = r->n_entries - r->n_queued,
+                                     .n_waiting = r->n_queued,
+                                     .max_waiting = r->options.max_waiting,
+                                     .retry_after_s = 1};
+}
+
+static enum status readiness(struct service *s)
+{
+    struct router *r = (struct router *)s;
+
+    return r->draining ? fail(STATUS_DRAINING, "this server is shutting down") : dispatch_possible(r, 1);
+}
+
+static enum status liveness(struct service *s)
+{
+    return STATUS_OK; /* a loop that answers is alive, and there is nothing else here */
+}
+
+/* The smallest that any node which could serve allows; the file's own while none is linked. */
+uint32_t service_context(struct router *r)
+{
+    struct candidate nodes[MAX_NODES];
+    uint32_t context = r->options.max_context_tokens;
+
+    for (int role = 0; role < 2; role++) {
+        const uint32_t n = collect_candidates(r, role ? "decode" : "prefill", nodes);
+        for (uint32_t i = 0; i < n; i++)
+            context = MIN(context, nodes[i].max_context_tokens);
+    }
+    return context;
+}
+
+static void describe(struct service *s, struct service_description *out)
+{
+    struct router *r = (struct router *)s;
+    uint32_t n_slots = 0;
+
+    *out = (struct service_description){.role = "router", .node_id = r->options.node_id};
+    for (struct peer_link *i = peer_hub_next(r->hub, NULL); i; i = peer_hub_next(r->hub, i)) {
+        if (strcmp(peer_link_hello(i)->role, "decode"))
+            continue;
+        n_slots += peer_link_hello(i)->n_slots;
+        memcpy(out->fingerprint, peer_link_hello(i)->fingerprint, sizeof out->fingerprint);
+    }
+    out->n_slots = n_slots;
+    out->max_context_tokens = service_context(r);
+}
+
+static void stats(struct service *s, service_stat_visitor *visit, void *context)
+{
+    struct router *r = (struct router *)s;
+    struct candidate nodes[MAX_NODES];
+
+    visit(context, "", "role", "router", 0);
+    visit(context, "", "node_id", r->options.node_id, 0);
+    visit(context, "", "requests", NULL, r->n_entries);
+    visit(context, "", "waiting", NULL, r->n_queued);
+    visit(context, "", "journal_bytes", NULL, (double)r->journal_bytes);
+    visit(context, "", "tokens", NULL, (double)r->n_tokens);
+    visit(context, "", "handed_off", NULL, (double)r->n_handed_off);
+    visit(context, "", "resumed", NULL, (double)r->n_retries);
+    visit(context, "", "requeued", NULL, (double)r->n_requeued);
+    visit(context, "", "inexact", NULL, (double)r->n_inexact);
+    for (int role = 0; role < 2; role++) {
+        const uint32_t n = collect_candidates(r, role ? "decode" : "prefill", nodes);
+        for (uint32_t i = 0; i < n; i++) {
+            struct peer_link *link = peer_hub_find(r->hub, nodes[i].node_id);
+            char scope[80];
+            snprintf(scope, sizeof scope, "nodes.%s", nodes[i].node_id);
+            for (char *p = scope + 6; *p; p++)
+                if (*p == '.')
+                    *p = '_'; /* a dot would open another scope */
+            visit(context, scope, "role", role ? "decode" : "prefill", 0);
+            visit(context, scope, "address", peer_link_address(link), 0);
+            visit(context, scope, "round_trip_ms", NULL, peer_link_round_trip_ms(link));
+            visit(context, scope, "running", NULL, nodes[i].n_running);
+            visit(context, scope, "waiting", NULL, nodes[i].n_waiting);
+            visit(context, scope, "slots", NULL, nodes[i].n_slots);
+            visit(context, scope, "free_pages", NULL, nodes[i].n_free_pages);
+            visit(context, scope, "total_pages", NULL, nodes[i].n_total_pages);
+            visit(context, scope, "draining", NULL, nodes[i].draining);
+        }
+    }
+}
+
+static void drain(struct service *s, void (*idle)(void *context), void *context)
+{
+    struct router *r = (struct router *)s;
+
+    r->draining = true;
+    r->idle = idle;
+    r->idle_context = context;
+    if (r->n_entries == 0 && idle) {
+        r->idle = NULL;
+        idle(context);
+    }
+}
+
+static const struct service_ops ops = {
+    .submit = submit,
+    .cancel = cancel,
+    .capacity = capacity,
+    .readiness = readiness,
+    .liveness = liveness,
+    .describe = describe,
+    .stats = stats,
+    .drain = drain,
+};
+
+/* ---- links ---- */
+
+static enum status on_message(void *context, struct peer_link *link, const struct wire_frame *f)
+{
+    struct router *r = context;
+    struct wire_result *results;
+    struct arena arena = {0};
+    uint32_t n;
+
+    if (f->type != WIRE_RESULT)
+        return fail(STATUS_BAD_MESSAGE, "a router does not take %s", wire_type_name(f->type));
+    const enum status status = wire_decode_results(f, &arena, &results, &n);
+    for (uint32_t i = 0; status == STATUS_OK && i < n; i++) {
+        struct entry *e = entry_find(r, &results[i].key);
+        if (e && !e->closing)
+            entry_result(e, link, &results[i]);
+    }
+    arena_deinit(&arena);
+    if (r->n_queued)
+        dispatch(r);
+    return status;
+}
+
+static void on_link_up(void *context, struct peer_link *link)
+{
+    dispatch(context);
+}
+
+/* Whoever's request was with the lost node goes on elsewhere. */
+static void on_link_down(void *context, struct peer_link *link, enum status reason)
+{
+    struct router *r = context;
+    const char *id = peer_link_id(link);
+    char message[160];
+
+    snprintf(message, sizeof message, "the link to %s was lost", id);
+    for (struct entry *e = r->first, *next; e; e = next) {
+        next = e->next;
+        if (e->state == ENTRY_ASSIGNED && !strcmp(e->owner == OWNER_PREFILL ? e->prefill_node : e->decode_node, id))
+            entry_retry(e, STATUS_PEER_LOST, message);
+    }
+}
+
+static void fill_stats(void *context, struct wire_node_stats *out)
+{
+    struct router *r = context;
+
+    out->draining = r->draining;
+    out->n_running = r->n_entries - r->n_queued;
+    out->n_waiting = r->n_queued;
+}
+
+static void tick(void *context)
+{
+    dispatch(context);
+}
+
+static void run_dispatch(struct net_task *task)
+{
+    struct router *r = (struct router *)((char *)task - offsetof(struct router, dispatch_task));
+
+    r->dispatch_posted = false;
+    dispatch(r);
+}
+
+/* ---- the router itself ---- */
+
+static void make_metrics(struct router *r)
+{
+    struct metrics *m = r->options.metrics;
+    r->metrics.n_requests = metrics_counter(m, "router_requests_total", NULL, "Requests accepted.");
+    r->metrics.n_ended_ok = metrics_counter(m, "router_ended_total", "result=\"ok\"", "Requests that ended.");
+    r->metrics.n_ended_error = metrics_counter(m, "router_ended_total", "result=\"error\"", "Requests that ended.");
+    r->metrics.n_retries = metrics_counter(m, "router_resumed_total", NULL, "Attempts made again after a fault.");
+    r->metrics.n_requeued = metrics_counter(m, "router_requeued_total", NULL, "Requests queued again for want of room.");
+    r->metrics.n_inexact = metrics_counter(m, "router_inexact_total", NULL, "Requests whose nodes contradicted each other; must stay 0.");
+    r->metrics.waiting = metrics_gauge(m, "num_requests_waiting", NULL, "Requests in the router's queue.");
+}
+
+enum status router_create(const struct router_options *o, struct router **out)
+{
+    struct router *r = memory_alloc(1, sizeof *r);
+    enum status status;
+
+    if (!r)
+        return STATUS_NO_MEMORY;
+    r->options = *o;
+    r->service.ops = &ops;
+    r->epoch = random_u64();
+    r->dispatch_task.run = run_dispatch;
+    make_metrics(r);
+    struct peer_hub_options h = {
+        .loop = o->loop,
+        .events = {.link_up = on_link_up,
+                   .link_down = on_link_down,
+                   .message = on_message,
+                   .node_stats = fill_stats,
+                   .context = r},
+        .limits = o->limits,
+        .metrics = o->metrics,
+    };
+    snprintf(h.hello.node_id, sizeof h.hello.node_id, "%s", o->node_id);
+    snprintf(h.hello.role, sizeof h.hello.role, "router");
+    h.hello.epoch = r->epoch;
+    h.hello.has_tokenizer = true;
+    memcpy(h.hello.tokenizer_digest, o->tokenizer_digest, sizeof h.hello.tokenizer_digest);
+    TRY_GOTO(failed, peer_hub_create(&h, &r->hub));
+    TRY_GOTO(failed, net_timer_start(o->loop, &r->timer, TICK_MS, TICK_MS, tick, r));
+    *out = r;
+    return STATUS_OK;
+failed:
+    router_destroy(&r);
+    return status;
+}
+
+void router_cancel_all(struct router *r)
+{
+    while (r->first) {
+        entry_cancel_on_nodes(r->first);
+        entry_end(r->first, STATUS_DRAINING, FINISH_NONE, "the server is stopping");
+    }
+}
+
+void router_destroy(struct router **pr)
+{
+    struct router *r = *pr;
+
+    if (!r)
+        return;
+    r->idle = NULL;
+    net_timer_stop(&r->timer);
+    router_cancel_all(r);
+    while (r->dispatch_posted)
+        net_loop_turn(r->options.loop);
+    peer_hub_destroy(&r->hub);
+    free(r);
+    *pr = NULL;
+}
+
+struct service *router_service(struct router *r)
+{
+    return &r->service;
+}
+
+struct peer_hub *router_hub(struct router *r)
+{
+    return r->hub;
+}
+
+uint32_t router_n_requests(const struct router *r)
+{
+    return r->n_entries;
+}
