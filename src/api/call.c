@@ -62,6 +62,7 @@ static void cancel_choices(struct call *c)
 static void log_ended(struct call *c, const char *finish, const char *error)
 {
     uint64_t prompt = 0, generated = 0, cached = 0;
+    struct buffer more = {0};
     int64_t now = clock_now_ns();
     double ttft_ms = c->first_ns > 0 ? (double)(c->first_ns - c->start_ns) * 1e-6 : 0;
     double rest_s = c->last_ns > c->first_ns ? (double)(c->last_ns - c->first_ns) * 1e-9 : 0;
@@ -71,16 +72,20 @@ static void log_ended(struct call *c, const char *finish, const char *error)
         generated += c->choices[i].n_generated;
         cached += c->choices[i].n_cached;
     }
-    log_event(LOG_INFO, "request ended",
-              "req=%s client_req=" LOG_Q " prompt_tokens=%" PRIu64 " cached=%" PRIu64
-              " generated=%" PRIu64 " finish=%s error=" LOG_Q
-              " ttft_ms=%.1f tok_s=%.1f total_ms=%.1f prefill=%s decode=%s seed=%" PRId64,
-              c->id, log_quote(c->client_id), prompt, cached, generated, finish, log_quote(error),
-              ttft_ms,
-              rest_s > 0 && generated > c->n_choices ? (double)(generated - c->n_choices) / rest_s
-                                                     : 0.0,
-              (double)(now - c->start_ns) * 1e-6, c->prefill_node != NULL ? c->prefill_node : "-",
-              c->decode_node != NULL ? c->decode_node : "-", (int64_t)c->seed);
+    if (c->client_id[0] != '\0')
+        buffer_printf(&more, " client_req=%s", log_quote(c->client_id));
+    if (*error != '\0')
+        buffer_printf(&more, " error=%s", log_quote(error));
+    log_event(
+        LOG_INFO, "request ended",
+        "req=%s prompt_tokens=%" PRIu64 " cached=%" PRIu64 " generated=%" PRIu64
+        " finish=%s ttft_ms=%.1f tok_s=%.1f total_ms=%.1f prefill=%s decode=%s seed=%" PRId64 "%s",
+        c->id, prompt, cached, generated, finish, ttft_ms,
+        rest_s > 0 && generated > c->n_choices ? (double)(generated - c->n_choices) / rest_s : 0.0,
+        (double)(now - c->start_ns) * 1e-6, c->prefill_node != NULL ? c->prefill_node : "-",
+        c->decode_node != NULL ? c->decode_node : "-", (int64_t)c->seed,
+        more.data != NULL ? more.data : "");
+    buffer_deinit(&more);
 }
 
 static void call_fail(struct call *c, enum status status, const char *param, const char *message)

@@ -25,8 +25,8 @@ enum head_scan head_scan(const char *data, size_t from, size_t len, size_t *end)
             *end = i + 1;
             return HEAD_WHOLE;
         }
-        if (i + 1 < len && (data[i + 1] == ' ' || data[i + 1] == '\t'))
-            return HEAD_BAD;
+        if (i + 1 < len && strchr(" \t:", data[i + 1]) != NULL)
+            return HEAD_BAD; /* a folded line, or a header without a name; NUL is in there, too */
     }
     return HEAD_PARTIAL;
 }
@@ -75,6 +75,8 @@ static int on_header_value(llhttp_t *p, const char *at, size_t length)
 
     if (c->headers_done)
         return 0;
+    if (c->x->n_headers == 0)
+        return -1;
     h = &c->x->headers[c->x->n_headers - 1];
     extend(&h->value, &h->value_len, at, length);
     return 0;

@@ -317,6 +317,8 @@ static void test_refused(void **state)
     check_status("GET /hello HTTP/1.1\r\n" HOST "A: b\r\n c\r\n\r\n", 400);
     check_status("GET /hello HTTP/1.1\r\n" HOST "A: b\rX: c\r\n\r\n", 400);
     check_status("GET /hello HTTP/1.1\r\n" HOST "A : b\r\n\r\n", 400);
+    check_status("GET /hello HTTP/1.1\r\n" HOST ": b\r\n\r\n", 400);
+    check_status("GET /hello HTTP/1.1\r\n: b\r\n\r\n", 400);
     check_status("GET hello HTTP/1.1\r\n" HOST "\r\n", 400);
     check_status("\x16\x03\x01\x02", 400);
     check_status("BREW /hello HTTP/1.1\r\n" HOST "\r\n", 400);
