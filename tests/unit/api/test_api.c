@@ -101,7 +101,7 @@ static bool dechunk(const char *p, const char *end)
 
 static bool parse_answer(const struct buffer *raw, bool closed)
 {
-    const char *body = raw->data != NULL ? strstr(raw->data, "\r\n\r\n") : NULL, *length;
+    const char *body = raw->len > 0 ? strstr(raw->data, "\r\n\r\n") : NULL, *length;
 
     if (body == NULL)
         return false;
@@ -693,7 +693,7 @@ static void test_silence(void **state)
     make(true);
     fake.held_after = 1;
     fd = open_request("POST", M, "", "{" HI ",\"stream\":true}");
-    for (int i = 0; i < 700 && (raw.data == NULL || strstr(raw.data, ": waiting") == NULL); i++) {
+    for (int i = 0; i < 700 && (raw.len == 0 || strstr(raw.data, ": waiting") == NULL); i++) {
         pull(w.loop, fd, &raw, NULL, 2);
         fake_step();
     }
