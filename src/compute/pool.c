@@ -9,8 +9,8 @@
 #include <immintrin.h>
 #endif
 
-#define SPINS_BARRIER 20000 /* some hundred microseconds: an operation is shorter */
-#define SPINS_IDLE 2000
+#define SPINS_BARRIER 4000 /* tens of microseconds: tasks are small, so workers come nearly together */
+#define SPINS_IDLE 1000
 
 struct pool {
     uint32_t n;

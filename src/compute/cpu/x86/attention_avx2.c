@@ -40,16 +40,16 @@ INLINE void chains(const float *const *a, const void *b, const bool half, uint32
 
     UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int v = 0; v < vectors; v++) acc[i][v] =
         first ? _mm256_setzero_ps() : _mm256_loadu_ps(c[i] + 8 * v);
+    const float *x0 = a[0], *x1 = a[pairs > 1 ? 1 : 0], *x2 = a[pairs > 2 ? 2 : 0];
     for (uint32_t j = 0; j < n; j++) {
-        __m256 row[4];
-        UNROLL for (int v = 0; v < vectors; v++) row[v] =
-            load8(b, j * b_stride + 8 * (uint32_t)v, half);
-        UNROLL for (int i = 0; i < pairs; i++)
+        /* 12 sums, 3 factors and one row at a time: all 16 registers. */
+        __m256 x[PAIRS] = {_mm256_broadcast_ss(x0 + j), _mm256_broadcast_ss(x1 + j), _mm256_broadcast_ss(x2 + j)};
+        UNROLL for (int v = 0; v < vectors; v++)
         {
-            __m256 x = _mm256_broadcast_ss(a[i] + j);
-            UNROLL for (int v = 0; v < vectors; v++) acc[i][v] =
-                _mm256_fmadd_ps(x, row[v], acc[i][v]);
+            __m256 row = load8(b, 8 * (uint32_t)v, half);
+            UNROLL for (int i = 0; i < pairs; i++) acc[i][v] = _mm256_fmadd_ps(x[i], row, acc[i][v]);
         }
+        b = (const uint8_t *)b + (size_t)b_stride * (half ? 2 : 4);
     }
     UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int v = 0; v < vectors; v++)
         _mm256_storeu_ps(c[i] + 8 * v, acc[i][v]);

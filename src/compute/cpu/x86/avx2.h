@@ -15,6 +15,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
+/* Computes v here and now: gcc otherwise puts off whole chains of integer sums and spills every product meanwhile. */
+#define KEEP(v) __asm__("" : "+x"(v))
+
 #define AVX2_PANEL 8
 #define AVX2_TILE 4
 #define MAGIC 0x4B400000

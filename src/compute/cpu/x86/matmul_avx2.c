@@ -95,6 +95,7 @@ INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struc
                 {
                     __m256i pairs = _mm256_maddubs_epi16(u[p], _mm256_sign_epi8(xx, v[p]));
                     a[p][i] = _mm256_add_epi32(a[p][i], _mm256_madd_epi16(pairs, ones));
+                    KEEP(a[p][i]);
                 }
             }
         }
@@ -117,6 +118,7 @@ INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struc
                 {
                     __m256i pairs = _mm256_maddubs_epi16(v[p], xx);
                     sum[p][i] = j == 0 ? pairs : _mm256_add_epi16(sum[p][i], pairs);
+                    KEEP(sum[p][i]);
                 }
             }
         }

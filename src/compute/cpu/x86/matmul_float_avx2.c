@@ -37,6 +37,7 @@ INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, co
                     {
                         __m256i product = _mm256_madd_epi16(v[p], xx);
                         a[p][i] = j == 0 ? product : _mm256_add_epi32(a[p][i], product);
+                        KEEP(a[p][i]);
                     }
                 }
             }
