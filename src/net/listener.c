@@ -70,8 +70,7 @@ enum status net_listen(struct net_loop *l, const struct net_address *address, co
         error = errno;
         close(fd);
         if (error == EADDRINUSE)
-            return fail(STATUS_ADDRESS_IN_USE, "%s: %s is already in use", flag,
-                        address->text);
+            return fail(STATUS_ADDRESS_IN_USE, "%s: %s is already in use", flag, address->text);
         return fail(STATUS_IO, "%s: cannot listen on %s: %s", flag, address->text, strerror(error));
     }
     return adopt(l, fd, out);
