@@ -1,0 +1,50 @@
+/* What the files of `baton serve` share: its options, and the family of --roles. */
+#ifndef BATON_CMD_SERVE_H
+#define BATON_CMD_SERVE_H
+
+/* Rows of prefill in a step, at most. */
+#define SERVE_MAX_CHUNK_TOKENS 512
+
+#include "cmd/flags.h"
+#include "request/request.h"
+
+struct serve_options {
+    const char *model;
+    int64_t context_tokens, n_slots, n_threads;
+    const char *host;
+    int64_t port;
+    struct flag_strings api_keys, aliases;
+    const char *role, *node_id, *serving_bind, *roles;
+    struct flag_strings prefill_peers, decode_peers;
+    bool require_role, strict_model, check_config, log_json, help;
+    const char *log_level;
+    uint64_t kv_bytes;
+    int64_t n_predict;
+    double temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty;
+    int64_t top_k;
+    int64_t drain_timeout_s, max_queue, queue_timeout_s;
+    int64_t prefill_chunk, step_ms, dead_ms, stuck_ms, lease_ms;
+    /* worked out */
+    bool context_given;
+    const char *misconfigured; /* why a role cannot be played */
+};
+
+/* Errors: USAGE. Sets defaults, the node's id and what is misconfigured. */
+enum status serve_options_parse(int argc, char **argv, struct serve_options *o) WARN_UNUSED;
+void serve_options_help(FILE *out);
+
+/* --roles NpMd: starts and watches the children; this process is their router. */
+struct family;
+struct net_loop;
+/* Binds the children's sockets and starts them. failed() is called when the family cannot be kept up.
+ * o gets the peer lists of the router. */
+enum status family_start(struct net_loop *loop, const char *program, struct serve_options *o,
+                         void (*failed)(void *context), void *context, struct family **out) WARN_UNUSED;
+/* SIGTERM to every child; they are not restarted. */
+void family_stop(struct family *f);
+bool family_is_gone(const struct family *f);
+void family_destroy(struct family **f);
+/* A listening socket that a --roles parent left open for this process; -1: none. what: "http" or "serving". */
+int inherited_socket(const char *what);
+
+#endif
