@@ -163,7 +163,7 @@ struct compute_ops {
 
 extern const struct compute_ops compute_ops_ref;     /* without FMA instructions */
 extern const struct compute_ops compute_ops_ref_fma; /* the same source with them */
-/* Each copies what it is built on and overrides entries. */
+/* Each takes a copy of ref's and overrides entries. */
 void compute_tier_avx2(struct compute_ops *ops);
 void compute_tier_avx512vnni(struct compute_ops *ops);
 
@@ -182,6 +182,21 @@ static inline const void *kv_slab(const struct compute_batch *b, const struct pa
     return (const uint8_t *)b->kv->base + t->pages[page] * b->kv->page_stride +
            layer * kv_slab_bytes(b->kv->geometry);
 }
+
+/* ---- parts of matrix.c that the self test and the kernel tests use without workers ---- */
+
+void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_outputs, uint32_t k,
+                     struct compute_matrix *m);
+enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m,
+                     uint32_t panel) WARN_UNUSED;
+void raw_deinit(struct raw_rows *raw);
+/* Packs panels into m->data; false if a scale or weight is not finite. */
+bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, const void *data,
+                 struct raw_rows *raw, uint32_t first_panel, uint32_t end_panel);
+/* Sizes, then, once memory (n_bytes, zeroed, 64-byte aligned) is set, the parts within it. */
+void acts_describe(const struct compute_ops *ops, uint32_t max_rows, uint32_t k, uint32_t forms,
+                   struct compute_acts *a);
+void acts_place(const struct compute_ops *ops, struct compute_acts *a);
 
 /* ---- a step's list ---- */
 
@@ -271,8 +286,16 @@ enum status pool_loop(struct pool *p, uint32_t n_tasks,
                       void (*body)(struct worker *w, void *context, uint32_t task),
                       void *context) WARN_UNUSED;
 
-/* Fixed vectors through every entry and weight type. */
+/* Fixed vectors through every entry and weight type, hashed with the contract's version. */
 enum status selftest_digest(const struct compute_ops *ops,
                             uint8_t out[COMPUTE_DIGEST_BYTES]) WARN_UNUSED;
+/* Numbers from a seed: the same everywhere. */
+uint32_t selftest_random(uint64_t *seed);
+/* Rows of type as a file has them: random integers, finite scales of many sizes, zero and denormal
+ * ones among them. */
+void selftest_weights(enum dtype type, uint64_t *seed, void *data, uint64_t n_bytes);
+/* Activations with what hurts: ties, denormals, zeros of both signs, outliers, whole blocks of
+ * zeros. */
+void selftest_values(uint64_t *seed, float *x, uint32_t n);
 
 #endif

@@ -8,7 +8,8 @@ enum act_form weight_act_form(enum weight_form form)
     return form == WEIGHT_F32 ? ACT_F32 : form == WEIGHT_I16 ? ACT_I16 : ACT_Q8;
 }
 
-static void describe(enum dtype type, struct compute_matrix *m)
+void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_outputs, uint32_t k,
+                     struct compute_matrix *m)
 {
     static const struct {
         enum dtype type;
@@ -31,13 +32,17 @@ static void describe(enum dtype type, struct compute_matrix *m)
             m->half_scales = table[i].half_scales;
         }
     m->type = type;
+    m->n_outputs = n_outputs;
+    m->k = k;
+    m->n_blocks = (k + BLOCK - 1) / BLOCK;
+    m->n_panels = (n_outputs + ops->panel - 1) / ops->panel;
+    m->panel_bytes = ops->panel_bytes(m);
 }
 
 struct packing {
     const struct compute_ops *ops;
     const struct compute_matrix *m;
     const uint8_t *data;
-    uint64_t row_bytes;
     struct raw_rows *raw; /* [workers] */
     uint32_t panels_a_task;
     _Atomic bool bad;
@@ -46,12 +51,21 @@ struct packing {
 static void pack_task(struct worker *worker, void *context, uint32_t task)
 {
     struct packing *p = context;
-    struct raw_rows *raw = &p->raw[worker->index];
-    const struct compute_matrix *m = p->m;
-    uint32_t per = p->ops->panel;
+    uint32_t first = task * p->panels_a_task;
 
-    for (uint32_t n = task * p->panels_a_task; n < MIN((task + 1) * p->panels_a_task, m->n_panels);
-         n++) {
+    if (!matrix_pack(p->ops, p->m, p->data, &p->raw[worker->index], first,
+                     MIN(first + p->panels_a_task, p->m->n_panels)))
+        atomic_store(&p->bad, true);
+}
+
+bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, const void *data,
+                 struct raw_rows *raw, uint32_t first_panel, uint32_t end_panel)
+{
+    uint64_t row_bytes = (uint64_t)m->k / dtype_block_values(m->type) * dtype_block_bytes(m->type);
+    uint32_t per = ops->panel;
+    bool ok = true;
+
+    for (uint32_t n = first_panel; n < end_panel; n++) {
         raw->n = MIN(per, m->n_outputs - n * per);
         for (uint32_t i = 0; i < per; i++) {
             int16_t *w = raw->w + (size_t)i * raw->stride;
@@ -59,9 +73,9 @@ static void pack_task(struct worker *worker, void *context, uint32_t task)
             float *d = raw->d + (size_t)i * m->n_blocks * 2,
                   *min = raw->m + (size_t)i * m->n_blocks;
             if (i < raw->n) {
-                const uint8_t *row = p->data + (uint64_t)(n * per + i) * p->row_bytes;
-                if (!decode_row(m->type, row, m->k, w, values, d, min))
-                    atomic_store(&p->bad, true);
+                ok &=
+                    decode_row(m->type, (const uint8_t *)data + (uint64_t)(n * per + i) * row_bytes,
+                               m->k, w, values, d, min);
             } else { /* outputs that fill up the last panel */
                 memset(w, 0, (size_t)raw->stride * sizeof *w);
                 if (values)
@@ -70,11 +84,12 @@ static void pack_task(struct worker *worker, void *context, uint32_t task)
                 memset(min, 0, (size_t)m->n_blocks * sizeof *min);
             }
         }
-        p->ops->pack(m, raw, m->data + n * m->panel_bytes);
+        ops->pack(m, raw, m->data + n * m->panel_bytes);
     }
+    return ok;
 }
 
-static void raw_deinit(struct raw_rows *raw)
+void raw_deinit(struct raw_rows *raw)
 {
     free(raw->w);
     free(raw->values);
@@ -82,7 +97,7 @@ static void raw_deinit(struct raw_rows *raw)
     free(raw->m);
 }
 
-static enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m, uint32_t panel)
+enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m, uint32_t panel)
 {
     raw->stride = m->n_blocks * BLOCK;
     raw->w = memory_alloc((size_t)panel * raw->stride, sizeof *raw->w);
@@ -101,7 +116,6 @@ static enum status pack_all(struct compute *c, const char *name, const struct co
         .ops = &c->ops, .m = m, .data = data, .panels_a_task = MAX(1u, 64 / c->ops.panel)};
     enum status status = STATUS_OK;
 
-    p.row_bytes = (uint64_t)m->k / dtype_block_values(m->type) * dtype_block_bytes(m->type);
     p.raw = memory_alloc(c->n_threads, sizeof *p.raw);
     if (!p.raw)
         return STATUS_NO_MEMORY;
@@ -129,12 +143,7 @@ enum status compute_matrix_create(struct compute *c, const char *name, enum dtyp
     struct compute_matrix *m = memory_alloc(1, sizeof *m);
     if (!m)
         return STATUS_NO_MEMORY;
-    describe(type, m);
-    m->n_outputs = n_outputs;
-    m->k = k;
-    m->n_blocks = (k + BLOCK - 1) / BLOCK;
-    m->n_panels = (n_outputs + c->ops.panel - 1) / c->ops.panel;
-    m->panel_bytes = c->ops.panel_bytes(m);
+    matrix_describe(&c->ops, type, n_outputs, k, m);
     enum status status = STATUS_OK;
     if (!mul_u64(m->panel_bytes, m->n_panels, &m->n_bytes) ||
         !(m->data = compute_alloc(c, m->n_bytes)))
@@ -172,6 +181,49 @@ void compute_dequantise(const struct compute *c, enum dtype type, const void *ro
 
 /* ---- activations ---- */
 
+static void part_sizes(const struct compute_ops *ops, const struct compute_acts *a,
+                       uint64_t size[5])
+{
+    uint64_t n_tiles = (a->max_rows + ops->tile - 1) / ops->tile;
+
+    size[0] = a->forms & ACT_Q8 ? a->q8_tile_bytes * n_tiles : 0;
+    size[1] = a->forms & ACT_Q8 ? a->outlier_tile_bytes * n_tiles : 0;
+    size[2] = a->forms & ACT_I16 ? a->i16_tile_bytes * n_tiles : 0;
+    size[3] = a->forms & ACT_F32 ? a->f32_tile_bytes * n_tiles : 0;
+    size[4] = (uint64_t)a->k * 4;
+    for (int i = 0; i < 5; i++)
+        size[i] = (size[i] + 63) / 64 * 64;
+}
+
+void acts_describe(const struct compute_ops *ops, uint32_t max_rows, uint32_t k, uint32_t forms,
+                   struct compute_acts *a)
+{
+    uint64_t size[5];
+
+    *a = (struct compute_acts){
+        .k = k,
+        .n_blocks = (k + BLOCK - 1) / BLOCK,
+        .n_segments = segment_count(k),
+        .max_rows = max_rows,
+        .forms = forms,
+    };
+    ops->acts_layout(a);
+    part_sizes(ops, a, size);
+    for (int i = 0; i < 5; i++)
+        a->n_bytes += size[i];
+}
+
+void acts_place(const struct compute_ops *ops, struct compute_acts *a)
+{
+    uint8_t **parts[] = {&a->q8, &a->outliers, &a->i16, &a->f32}, *at = a->memory;
+    uint64_t size[5];
+
+    part_sizes(ops, a, size);
+    for (int i = 0; i < 4; at += size[i++])
+        *parts[i] = at;
+    a->zeros = (const float *)at;
+}
+
 enum status compute_acts_create(struct compute *c, uint32_t max_rows, uint32_t k,
                                 const struct compute_matrix *const *matrices, uint32_t n_matrices,
                                 struct compute_acts **out)
@@ -180,34 +232,16 @@ enum status compute_acts_create(struct compute *c, uint32_t max_rows, uint32_t k
 
     if (!a)
         return STATUS_NO_MEMORY;
-    *a = (struct compute_acts){.k = k,
-                               .n_blocks = (k + BLOCK - 1) / BLOCK,
-                               .n_segments = segment_count(k),
-                               .max_rows = max_rows};
+    uint32_t forms = 0;
     for (uint32_t i = 0; i < n_matrices; i++)
-        a->forms |= weight_act_form(matrices[i]->form);
-    c->ops.acts_layout(a);
-    uint64_t n_tiles = (max_rows + c->ops.tile - 1) / c->ops.tile, size[5] = {0}, at = 0;
-    if (a->forms & ACT_Q8) {
-        size[0] = a->q8_tile_bytes * n_tiles;
-        size[1] = a->outlier_tile_bytes * n_tiles;
-    }
-    size[2] = a->forms & ACT_I16 ? a->i16_tile_bytes * n_tiles : 0;
-    size[3] = a->forms & ACT_F32 ? a->f32_tile_bytes * n_tiles : 0;
-    size[4] = (uint64_t)k * 4;
-    for (int i = 0; i < 5; i++) {
-        size[i] = (size[i] + 63) / 64 * 64;
-        a->n_bytes += size[i];
-    }
+        forms |= weight_act_form(matrices[i]->form);
+    acts_describe(&c->ops, max_rows, k, forms, a);
     a->memory = compute_alloc(c, a->n_bytes);
     if (!a->memory) {
         free(a);
         return STATUS_NO_MEMORY;
     }
-    uint8_t **parts[] = {&a->q8, &a->outliers, &a->i16, &a->f32};
-    for (int i = 0; i < 4; at += size[i++])
-        *parts[i] = a->memory + at;
-    a->zeros = (const float *)(a->memory + at);
+    acts_place(&c->ops, a);
     *out = a;
     return STATUS_OK;
 }

@@ -9,7 +9,8 @@
 #include <immintrin.h>
 #endif
 
-#define SPINS_BARRIER 4000 /* tens of microseconds: tasks are small, so workers come nearly together */
+#define SPINS_BARRIER                                                                              \
+    4000 /* tens of microseconds: tasks are small, so workers come nearly together */
 #define SPINS_IDLE 1000
 
 struct pool {
