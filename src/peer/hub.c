@@ -12,12 +12,20 @@
 const struct peer_limits peer_limits_default = {
     .ping_ms = 200, .dead_ms = 1000, .stuck_ms = 5000, .redial_min_ms = 100, .redial_max_ms = 2000};
 
+enum { HELLO_PATIENCE_MS = 30000 };
+
 /* ---- liveness ---- */
 
 static void judge(struct peer_hub *hub, struct peer_link *link, int64_t now_ms)
 {
     const struct peer_limits *limits = &hub->options.limits;
 
+    if (link->state == LINK_HELLO) {
+        /* a node that is still loading lets its callers wait in the kernel's queue */
+        if (now_ms - link->last_heard_ms > HELLO_PATIENCE_MS)
+            link_lost(link, fail(STATUS_PEER_LOST, "no hello for %d ms", HELLO_PATIENCE_MS));
+        return;
+    }
     if (now_ms - link->last_heard_ms > limits->dead_ms)
         link_lost(link, fail(STATUS_PEER_LOST, "not a byte for %lld ms", (long long)(now_ms - link->last_heard_ms)));
     else if (link->state == LINK_UP && link->stats.busy && now_ms - link->progress_since_ms > limits->stuck_ms)

@@ -217,6 +217,14 @@ static struct peer_link *link_of_bulk(struct peer_hub *hub, const struct wire_he
     return NULL;
 }
 
+static struct peer_link *link_of_node(struct peer_hub *hub, const char *node_id, const struct peer_link *except)
+{
+    for (struct peer_link *i = hub->links; i; i = i->next)
+        if (i != except && (i->state == LINK_UP || i->state == LINK_WAITING_BULK) && !strcmp(i->theirs.node_id, node_id))
+            return i;
+    return NULL;
+}
+
 /* The accepting side: a connection's first frame says who dials and what the connection is for. */
 static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
 {
@@ -239,11 +247,11 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
         return;
     }
     status = wire_hello_match(&hub->options.hello, hello);
-    if (status == STATUS_OK)
-        for (struct peer_link *i = hub->links; i; i = i->next)
-            if (i != link && (i->state == LINK_UP || i->state == LINK_WAITING_BULK) &&
-                !strcmp(i->theirs.node_id, hello->node_id))
-                status = fail(STATUS_DUPLICATE_NODE, "a node %s is linked already", hello->node_id);
+    struct peer_link *other = status == STATUS_OK ? link_of_node(hub, hello->node_id, link) : NULL;
+    if (other && other->theirs.epoch == hello->epoch)
+        link_lost(other, fail(STATUS_PEER_LOST, "the peer dialled anew")); /* it knows best that the old one is dead */
+    else if (other)
+        status = fail(STATUS_DUPLICATE_NODE, "a node %s is linked already", hello->node_id);
     if (status == STATUS_OK && !strcmp(hub->options.hello.node_id, hello->node_id))
         status = fail(STATUS_DUPLICATE_NODE, "the id %s is our own", hello->node_id);
     if (status != STATUS_OK) {

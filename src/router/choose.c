@@ -1,7 +1,6 @@
 /* Which nodes serve a request. Pure: candidates in, choice out. */
 #include "router/router.h"
 
-#include "tensor/tensor.h"
 
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "tensor/tensor.h"
 
 #include <stdio.h>
 #include <string.h>
