@@ -1,0 +1,189 @@
+/* Every tier's matrices against ref's, bit for bit: random shapes, every weight type, values that
+ * hurt; and each row alone against the same row in a batch. */
+#include "tiers.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define SHAPES 25
+
+struct problem {
+    enum dtype type;
+    uint32_t rows, n, k;
+    uint8_t *weights;
+    float *x, *bias, *before; /* [rows][k], [n] or NULL, [rows][n] or NULL: a residual */
+};
+
+/* style 0: random; 1 to 5: every integer the same, so that sums are as large as they can be. */
+static void make_problem(struct problem *p, enum dtype type, uint32_t style, uint64_t *seed)
+{
+    static const uint8_t fill[] = {0x00, 0x00, 0xFF, 0x80, 0x7F, 0x88};
+    uint32_t unit = dtype_block_values(type) == 1 ? 8 : dtype_block_values(type);
+
+    p->type = type;
+    p->rows = 1 + random_below(seed, style ? 14 : 40);
+    p->n = 1 + random_below(seed, 70);
+    p->k = unit * (1 + random_below(seed, (unit == 256 ? 7u : 1700 / unit)));
+    uint64_t row_bytes = (uint64_t)p->k / dtype_block_values(type) * dtype_block_bytes(type),
+             bytes = row_bytes * p->n;
+    p->weights = test_alloc(bytes);
+    selftest_weights(type, seed, p->weights, bytes);
+    if (style && dtype_block_values(type) > 1) {
+        /* The integers only: scales stay as they are. */
+        uint32_t block = dtype_block_bytes(type),
+                 skip = type == DTYPE_Q4_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K ? 4 : 2;
+        for (uint64_t b = 0; b + block <= bytes; b += block) {
+            if (type == DTYPE_Q6_K)
+                memset(p->weights + b, fill[style], 208);
+            else
+                memset(p->weights + b + skip, fill[style], block - skip);
+        }
+    }
+    p->x = test_alloc((uint64_t)p->rows * p->k * 4);
+    selftest_values(seed, p->x, p->rows * p->k);
+    if (style)
+        for (uint32_t i = 0; i < p->rows * p->k; i++)
+            p->x[i] = style & 1 ? 1.0f : random_below(seed, 2) ? 3.0f : -3.0f;
+    p->bias = random_below(seed, 2) ? test_alloc((uint64_t)p->n * 4) : NULL;
+    if (p->bias)
+        selftest_values(seed, p->bias, p->n);
+    p->before = random_below(seed, 2) ? test_alloc((uint64_t)p->rows * p->n * 4) : NULL;
+    if (p->before)
+        selftest_values(seed, p->before, p->rows * p->n);
+}
+
+static void free_problem(struct problem *p)
+{
+    free(p->weights);
+    free(p->x);
+    free(p->bias);
+    free(p->before);
+}
+
+/* Rows first to end - 1 as one batch. */
+static void solve(const struct compute_ops *ops, const struct problem *p,
+                  const struct compute_matrix *m, uint32_t first, uint32_t end, float *y)
+{
+    struct compute_acts a;
+    struct matmul_task t = {
+        .matrix = m, .acts = &a, .panel_end = m->n_panels, .row_end = end - first};
+    struct compute_product product = {
+        .bias = p->bias, .y = y, .y_stride = p->n, .residual = p->before != NULL};
+
+    test_acts(ops, end - first, p->k, weight_act_form(m->form), &a);
+    for (uint32_t i = first; i < end; i++)
+        assert_true(ops->quantise(&a, i - first, p->x + (size_t)i * p->k));
+    if (p->before)
+        memcpy(y, p->before + (size_t)first * p->n, (size_t)(end - first) * p->n * 4);
+    t.product = &product;
+    t.scratch = test_alloc(ops->matmul_scratch(m) + 64);
+    ops->matmul(&t);
+    free(t.scratch);
+    free(a.memory);
+}
+
+static void compare(const struct compute_ops *ops, const struct compute_ops *ref,
+                    const struct problem *p)
+{
+    struct compute_matrix m, r;
+    size_t bytes = (size_t)p->rows * p->n * 4;
+    float *want = test_alloc(bytes), *got = test_alloc(bytes),
+          *alone = test_alloc((size_t)p->n * 4);
+
+    test_pack(ref, p->type, p->n, p->k, p->weights, &r);
+    test_pack(ops, p->type, p->n, p->k, p->weights, &m);
+    solve(ref, p, &r, 0, p->rows, want);
+    solve(ops, p, &m, 0, p->rows, got);
+    if (memcmp(want, got, bytes))
+        for (uint32_t i = 0; i < p->rows * p->n; i++)
+            if (memcmp(&want[i], &got[i], 4)) {
+                print_message(
+                    "%s %s: %u rows, %u outputs, k %u: row %u output %u is %a, ref has %a\n",
+                    ops->name, dtype_name(p->type), p->rows, p->n, p->k, i / p->n, i % p->n, got[i],
+                    want[i]);
+                break;
+            }
+    assert_memory_equal(got, want, bytes);
+    for (uint32_t i = 0; i < p->rows; i += 1 + p->rows / 4) {
+        solve(ops, p, &m, i, i + 1, alone);
+        assert_memory_equal(alone, want + (size_t)i * p->n, (size_t)p->n * 4);
+    }
+    free(want);
+    free(got);
+    free(alone);
+    free(m.data);
+    free(r.data);
+}
+
+static void test_matmul(void **state)
+{
+    struct compute_ops ref = reference(), ops;
+
+    (void)state;
+    for_each_tier (tier, &ops) {
+        uint64_t seed = 7;
+        uint32_t shapes = tier == TIER_AVX512VNNI_EMULATED ? SHAPES / 3 : SHAPES;
+        for (size_t i = 0; i < ARRAY_LENGTH(all_types); i++)
+            for (uint32_t s = 0; s < shapes + 5; s++) {
+                struct problem p;
+                make_problem(&p, all_types[i], s < shapes ? 0 : s - shapes + 1, &seed);
+                compare(&ops, &ref, &p);
+                free_problem(&p);
+            }
+    }
+}
+
+/* Out of range anywhere in a row is seen, in every form; at the limit and below it is not. */
+static void test_range(void **state)
+{
+    static const float bad[] = {__builtin_nanf(""), __builtin_inff(), -__builtin_inff(), 0x1p96f,
+                                -0x1p97f};
+    static const float good[] = {0x1.fffffep95f, -0x1.fffffep95f, 0x1p-149f, 0};
+    struct compute_ops ops;
+
+    (void)state;
+    for_each_tier (tier, &ops)
+        for (uint32_t form = ACT_Q8; form <= ACT_F32; form *= 2) {
+            const uint32_t k = 1088;
+            struct compute_acts a;
+            float *x = test_alloc(k * 4);
+            uint64_t seed = 3;
+            test_acts(&ops, 5, k, form, &a);
+            for (uint32_t i = 0; i < 64; i++) {
+                uint32_t at = random_below(&seed, k), row = random_below(&seed, 5);
+                selftest_values(&seed, x, k);
+                x[at] = bad[i % ARRAY_LENGTH(bad)];
+                assert_false(ops.quantise(&a, row, x));
+                x[at] = good[i % ARRAY_LENGTH(good)];
+                assert_true(ops.quantise(&a, row, x));
+            }
+            free(x);
+            free(a.memory);
+        }
+}
+
+static void test_digest(void **state)
+{
+    struct compute_ops ref = reference(), ops;
+    uint8_t want[COMPUTE_DIGEST_BYTES], got[COMPUTE_DIGEST_BYTES];
+
+    (void)state;
+    assert_int_equal(selftest_digest(&ref, want), STATUS_OK);
+    for_each_tier (tier, &ops) {
+        assert_int_equal(selftest_digest(&ops, got), STATUS_OK);
+        assert_memory_equal(got, want, sizeof want);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_range),
+        cmocka_unit_test(test_matmul),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

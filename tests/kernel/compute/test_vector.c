@@ -1,0 +1,271 @@
+/* Every tier's norms, activations, rotations, pages, attention and sampling against ref's, bit for
+ * bit. */
+#include "tiers.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MOST 700
+
+static void test_vectors(void **state)
+{
+    struct compute_ops ref = reference(), ops;
+    float *x = test_alloc(MOST * 4), *y = test_alloc(MOST * 4), *a = test_alloc(MOST * 4),
+          *b = test_alloc(MOST * 4);
+
+    (void)state;
+    for_each_tier (tier, &ops) {
+        uint64_t seed = 11;
+        for (int round = 0; round < 60; round++) {
+            uint32_t n = 1 + random_below(&seed, MOST - 1);
+            selftest_values(&seed, x, n);
+            selftest_values(&seed, y, n);
+            if (round % 3 == 0)
+                for (uint32_t i = 0; i < n; i++)
+                    x[i] *= round % 2 ? 200.0f : 0x1p60f;
+            ref.rms_norm(x, y, 1e-6f, n, a);
+            ops.rms_norm(x, y, 1e-6f, n, b);
+            assert_memory_equal(a, b, n * 4);
+            for (int kind = COMPUTE_SILU; kind <= COMPUTE_GELU; kind++) {
+                if (round % 3 == 0 && round % 2 == 0)
+                    break; /* the cube of 2^60 is not finite: bits are defined for finite values */
+                ref.gated((enum compute_gate)kind, x, y, n, a);
+                ops.gated((enum compute_gate)kind, x, y, n, b);
+                assert_memory_equal(a, b, n * 4);
+            }
+            ref.exp2(x, n, a);
+            ops.exp2(x, n, b);
+            assert_memory_equal(a, b, n * 4);
+            memcpy(a, x, n * 4);
+            memcpy(b, x, n * 4);
+            ref.soft_cap(a, n, 30.0f);
+            ops.soft_cap(b, n, 30.0f);
+            assert_memory_equal(a, b, n * 4);
+            ref.scale(a, n, 0.77f);
+            ops.scale(b, n, 0.77f);
+            assert_memory_equal(a, b, n * 4);
+        }
+    }
+    free(x);
+    free(y);
+    free(a);
+    free(b);
+}
+
+static void test_sampling(void **state)
+{
+    struct compute_ops ref = reference(), ops;
+    float *z = test_alloc(MOST * 4);
+    uint32_t *a = test_alloc(MOST * 4), *b = test_alloc(MOST * 4);
+
+    (void)state;
+    for_each_tier (tier, &ops) {
+        uint64_t seed = 5;
+        for (int round = 0; round < 60; round++) {
+            uint32_t n = 1 + random_below(&seed, MOST - 1);
+            selftest_values(&seed, z, n);
+            for (uint32_t i = 0; i < n; i++)
+                z[i] = random_below(&seed, 9) ? z[i] * 7.0f : -INFINITY;
+            z[random_below(&seed, n)] = 3;
+            float m = ref.maximum(z, n), got = ops.maximum(z, n);
+            assert_true(m == got);
+            assert_true(ref.largest_bits(z, n) == ops.largest_bits(z, n));
+            assert_true(ref.all_valid(z, n) && ops.all_valid(z, n));
+            float scale = 0.1f + (float)random_below(&seed, 100);
+            ref.sample_weights(z, n, m, scale, a);
+            ops.sample_weights(z, n, m, scale, b);
+            assert_memory_equal(a, b, n * 4);
+            double s = ref.log_sum(z, n, m), t = ops.log_sum(z, n, m);
+            assert_memory_equal(&s, &t, sizeof s);
+            uint32_t at = random_below(&seed, n);
+            z[at] = round & 1 ? (float)NAN : INFINITY;
+            assert_false(ops.all_valid(z, n));
+            if (round & 1) /* NaN never wins */
+                assert_true(ops.maximum(z, n) == ref.maximum(z, n));
+        }
+    }
+    free(z);
+    free(a);
+    free(b);
+}
+
+/* ---- pages and attention ---- */
+
+#define PAGES 24
+
+struct scene {
+    struct compute_attention a;
+    struct kv_geometry geometry;
+    struct kv_view view;
+    struct page_table_view table;
+    struct compute_batch batch;
+    uint32_t pages[PAGES], positions[64], tables[64];
+    uint64_t bytes;
+    float *q, *out, *want;
+};
+
+static void make_scene(struct scene *s, uint64_t *seed)
+{
+    static const uint32_t dims[] = {8, 40, 64, 96, 128}, groups[] = {1, 2, 3, 4, 7, 8};
+    uint32_t kv_heads = 1 + random_below(seed, 3),
+             group = groups[random_below(seed, ARRAY_LENGTH(groups))];
+
+    memset(s, 0, sizeof *s);
+    s->a.head_dim = dims[random_below(seed, ARRAY_LENGTH(dims))];
+    s->a.n_kv_heads = kv_heads;
+    s->a.n_heads = kv_heads * group;
+    s->a.layer = 1;
+    s->a.soft_cap = random_below(seed, 4) ? 0 : 25.0f;
+    s->a.n_rot = s->a.head_dim;
+    s->geometry = (struct kv_geometry){2, kv_heads, s->a.head_dim};
+    s->bytes = kv_page_bytes(s->geometry) * PAGES;
+    s->view = (struct kv_view){test_alloc(s->bytes), kv_page_bytes(s->geometry), s->geometry};
+    for (uint32_t i = 0; i < PAGES; i++)
+        s->pages[i] = (i * 7 + 3) % PAGES;
+    s->table = (struct page_table_view){s->pages, PAGES * PAGE_TOKENS};
+    s->batch = (struct compute_batch){64, s->positions, s->tables, &s->table, &s->view, NULL};
+    s->q = test_alloc((uint64_t)64 * s->a.n_heads * s->a.head_dim * 4);
+    s->out = test_alloc((uint64_t)64 * s->a.n_heads * s->a.head_dim * 4);
+    s->want = test_alloc((uint64_t)64 * s->a.n_heads * s->a.head_dim * 4);
+}
+
+static void free_scene(struct scene *s)
+{
+    free(s->view.base);
+    free(s->q);
+    free(s->out);
+    free(s->want);
+}
+
+static void fill_pages(const struct compute_ops *ops, struct scene *s, uint32_t n_tokens,
+                       uint64_t seed)
+{
+    uint32_t n = s->a.n_kv_heads * s->a.head_dim;
+    float *k = test_alloc(n * 4), *v = test_alloc(n * 4);
+
+    memset(s->view.base, 0, s->bytes);
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        selftest_values(&seed, k, n);
+        selftest_values(&seed, v, n);
+        if (i % 50 == 7) { /* what is clamped */
+            k[i % n] = 1e9f;
+            v[i % n] = -1e9f;
+            v[(i + 1) % n] = NAN;
+        }
+        s->positions[0] = i;
+        ops->store(&s->batch, &s->a, 0, k, v);
+    }
+    free(k);
+    free(v);
+}
+
+static void attend(const struct compute_ops *ops, struct scene *s, uint32_t first, uint32_t n,
+                   float *out)
+{
+    void *scratch = test_alloc(attention_scratch_bytes(64 * 8, s->a.head_dim));
+
+    for (uint32_t h = 0; h < s->a.n_kv_heads; h++) {
+        struct attention_task t = {&s->a, &s->batch, s->q, NULL, first, n, h, out, scratch};
+        ops->attention(&t);
+    }
+    free(scratch);
+}
+
+static void test_attention(void **state)
+{
+    struct compute_ops ref = reference(), ops;
+
+    (void)state;
+    for_each_tier (tier, &ops) {
+        uint64_t seed = 17;
+        for (int round = 0; round < (tier == TIER_AVX512VNNI_EMULATED ? 6 : 24); round++) {
+            struct scene s;
+            make_scene(&s, &seed);
+            uint32_t width = s.a.n_heads * s.a.head_dim, n = 1 + random_below(&seed, 12);
+            uint32_t last = n + random_below(&seed, PAGES * PAGE_TOKENS - n);
+            fill_pages(&ref, &s, last, seed);
+            uint8_t *want_pages = test_alloc(s.bytes);
+            memcpy(want_pages, s.view.base, s.bytes);
+            fill_pages(&ops, &s, last, seed);
+            assert_memory_equal(s.view.base, want_pages, s.bytes);
+            free(want_pages);
+            for (uint32_t i = 0; i < n; i++)
+                s.positions[i] = last - n + i;
+            selftest_values(&seed, s.q, n * width);
+            attend(&ref, &s, 0, n, s.want);
+            attend(&ops, &s, 0, n, s.out);
+            assert_memory_equal(s.out, s.want, (size_t)n * width * 4);
+            /* Alone, and in other company, the same. */
+            memset(s.out, 0, (size_t)n * width * 4);
+            for (uint32_t i = 0; i < n; i++)
+                attend(&ops, &s, i, 1, s.out);
+            assert_memory_equal(s.out, s.want, (size_t)n * width * 4);
+            free_scene(&s);
+        }
+    }
+}
+
+static void test_rotate(void **state)
+{
+    struct compute_ops ref = reference(), ops;
+
+    (void)state;
+    for_each_tier (tier, &ops) {
+        uint64_t seed = 23;
+        for (int round = 0; round < 40; round++) {
+            float rope[128], a[128], b[128];
+            struct compute_attention t = {.head_dim = 128,
+                                          .n_rot = 2 * (1 + random_below(&seed, 64)),
+                                          .rope_halves = round & 1};
+            for (uint32_t i = 0; i < 64; i++) {
+                double s, c;
+                compute_sin_cos(random_below(&seed, 100000) * 0.37, &s, &c);
+                rope[2 * i] = (float)c;
+                rope[2 * i + 1] = (float)s;
+            }
+            selftest_values(&seed, a, 128);
+            memcpy(b, a, sizeof a);
+            ref.rotate(&t, rope, a);
+            ops.rotate(&t, rope, b);
+            assert_memory_equal(a, b, sizeof a);
+        }
+    }
+}
+
+/* Our own mathematics against libm's, which is near enough to find a wrong constant. */
+static void test_mathematics(void **state)
+{
+    uint64_t seed = 29;
+
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        double x = (double)selftest_random(&seed) * 0x1p-12, s, c; /* up to 2^20 */
+        compute_sin_cos(x, &s, &c);
+        assert_true(fabs(s - sin(x)) < 4e-16 && fabs(c - cos(x)) < 4e-16);
+        compute_sin_cos(-x, &s, &c);
+        assert_true(fabs(s - sin(-x)) < 4e-16 && fabs(c - cos(x)) < 4e-16);
+        double y = (double)selftest_random(&seed) * 0x1p-31 + 1e-9;
+        assert_true(fabs(compute_ln(y) - log(y)) <= 4e-16 * fmax(1, fabs(log(y))));
+        double e = y * 30 - 30;
+        assert_true(fabs(compute_exp(e) / exp(e) - 1) < 1e-14);
+        assert_true(fabs((double)compute_exp2((float)e) / exp2((float)e) - 1) < 3e-7);
+    }
+    for (uint32_t h = 0; h < 0x7C00; h++) { /* every finite f16, there and back */
+        assert_int_equal(float_to_half(half_to_float((uint16_t)h)), h);
+        assert_int_equal(float_to_half(-half_to_float((uint16_t)h)), h | 0x8000);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mathematics), cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_sampling),    cmocka_unit_test(test_rotate),
+        cmocka_unit_test(test_attention),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
