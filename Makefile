@@ -1,0 +1,53 @@
+# A thin front for CMake presets, pytest and the tools. `make` builds into build/release/.
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+SEEDS ?= 20
+FUZZ_SECONDS ?= 60
+
+.PHONY: all setup model demo check check-quick check-asan check-tsan bench fuzz fmt install clean build-%
+
+all: build-release
+
+# What a fresh Debian machine lacks: packages by apt, then a private Python environment. Nothing happens when all is there.
+setup:
+	@tools/setup.sh
+
+build-%: setup
+	@test -f build/$*/build.ninja || cmake --preset $* >/dev/null
+	@ninja -C build/$* -j $(JOBS) | grep -v '^\[' || true
+	@ninja -C build/$* -j $(JOBS) >/dev/null
+
+model: $(MODEL)
+$(MODEL): | setup
+	@tools/fetch_model.sh $@
+
+demo: build-release $(MODEL)
+	@$(PYTHON) tools/demo.py
+
+check: build-release $(MODEL)
+	@tools/check.sh full build/release
+check-quick: build-release $(MODEL)
+	@tools/check.sh quick build/release
+check-asan: build-asan-ubsan $(MODEL)
+	@tools/check.sh sanitize build/asan-ubsan
+check-tsan: build-tsan $(MODEL)
+	@tools/check.sh sanitize build/tsan
+
+bench: build-release $(MODEL)
+	@$(PYTHON) bench/peers.py --model $(MODEL)
+	@$(PYTHON) bench/handoff.py --model $(MODEL)
+
+fuzz: build-fuzz
+	@tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
+
+fmt:
+	@git ls-files '*.c' '*.h' | grep -v '_table\.c$$' | xargs clang-format -i
+
+install: build-release
+	@cmake --install build/release --prefix $(PREFIX) >/dev/null && echo "installed $(PREFIX)/bin/baton"
+
+clean:
+	@rm -rf build
