@@ -34,6 +34,9 @@ enum status read_u32s(struct wire_reader *r, struct arena *a, uint64_t n, uint32
 enum status read_bytes(struct wire_reader *r, struct arena *a, uint64_t n, char **out) WARN_UNUSED;
 enum status read_logprobs(struct wire_reader *r, const json_t *object, struct arena *a, uint32_t n, bool *has, struct logprob_rows *out) WARN_UNUSED;
 
+/* The plain form of CRC-32C, without the inversions at its ends: crc goes in and comes out as it is. */
+uint32_t crc32c_bytewise(uint32_t crc, const uint8_t *p, size_t len);
+
 json_t *hex64_json(uint64_t v);
 json_t *digest_json(const uint8_t digest[REQUEST_DIGEST_BYTES]);
 void put_key(json_t *object, const struct request_key *key, uint32_t attempt);

@@ -1,5 +1,5 @@
 /* KV frames and their checksum. */
-#include "wire/wire.h"
+#include "wire/internal.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -37,7 +37,8 @@ void wire_encode_kv_header(uint8_t out[WIRE_KV_HEADER_BYTES], const struct wire_
     put(out + 36, wire_crc32c(out, 36), 4);
 }
 
-enum status wire_decode_kv_header(const uint8_t in[WIRE_KV_HEADER_BYTES], struct wire_kv_header *out)
+enum status wire_decode_kv_header(const uint8_t in[WIRE_KV_HEADER_BYTES],
+                                  struct wire_kv_header *out)
 {
     if (memcmp(in, magic, sizeof magic))
         return fail(STATUS_BAD_FRAME, "a KV frame does not start with its magic bytes");
@@ -55,7 +56,7 @@ enum status wire_decode_kv_header(const uint8_t in[WIRE_KV_HEADER_BYTES], struct
 
 /* ---- CRC-32C, reflected polynomial 0x82F63B78 ---- */
 
-static uint32_t crc_bytes(uint32_t crc, const uint8_t *p, size_t len)
+uint32_t crc32c_bytewise(uint32_t crc, const uint8_t *p, size_t len)
 {
     while (len--) {
         crc ^= *p++;
@@ -87,7 +88,7 @@ static void make_lane_shift(void)
     static const uint8_t zeros[LANE_BYTES];
 
     for (int i = 0; i < 32; i++)
-        lane_shift[i] = crc_bytes(1u << i, zeros, sizeof zeros);
+        lane_shift[i] = crc32c_bytewise(1u << i, zeros, sizeof zeros);
 }
 
 __attribute__((target("sse4.2"))) static uint32_t crc_hardware(const uint8_t *p, size_t len)
@@ -125,5 +126,5 @@ uint32_t wire_crc32c(const void *data, size_t len)
     if (__builtin_cpu_supports("sse4.2"))
         return crc_hardware(data, len);
 #endif
-    return crc_bytes(0xFFFFFFFFu, data, len) ^ 0xFFFFFFFFu;
+    return crc32c_bytewise(0xFFFFFFFFu, data, len) ^ 0xFFFFFFFFu;
 }
