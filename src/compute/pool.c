@@ -82,9 +82,14 @@ static void barrier(struct pool *p, uint32_t spins)
 
 static void run_list(struct worker *w, struct pool *p)
 {
+    /* Read once: when one worker leaves the last barrier, worker 0 may already have reused the list. */
+    struct op *ops = p->ops;
+    uint32_t n_ops = p->n_ops;
+    bool meets_at_end = n_ops > 0 && !ops[n_ops - 1].is_signal;
+
     check_float_mode();
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        struct op *op = &p->ops[i];
+    for (uint32_t i = 0; i < n_ops; i++) {
+        struct op *op = &ops[i];
         if (op->is_signal) { /* what it tells of was finished at the last barrier */
             if (w->index == 0)
                 op->run(w, op, 0);
@@ -98,6 +103,8 @@ static void run_list(struct worker *w, struct pool *p)
         }
         barrier(p, SPINS_BARRIER);
     }
+    if (!meets_at_end)
+        barrier(p, SPINS_BARRIER);
 }
 
 static void *worker_main(void *argument)
