@@ -143,7 +143,8 @@ struct compute_ops {
     bool (*quantise)(struct compute_acts *a, uint32_t row, const float *x);
     void (*matmul)(const struct matmul_task *t);
     uint64_t (*matmul_scratch)(const struct compute_matrix *m);
-    void (*rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
+    /* False if the sum of squares is not finite. */
+    bool (*rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
     void (*gated)(enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y);
     void (*rotate)(const struct compute_attention *a, const float *rope, float *head);
     void (*scale)(float *x, uint32_t n, float by);

@@ -82,7 +82,8 @@ static void barrier(struct pool *p, uint32_t spins)
 
 static void run_list(struct worker *w, struct pool *p)
 {
-    /* Read once: when one worker leaves the last barrier, worker 0 may already have reused the list. */
+    /* Read once: when one worker leaves the last barrier, worker 0 may already have reused the
+     * list. */
     struct op *ops = p->ops;
     uint32_t n_ops = p->n_ops;
     bool meets_at_end = n_ops > 0 && !ops[n_ops - 1].is_signal;

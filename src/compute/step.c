@@ -115,21 +115,28 @@ void compute_gather(struct compute *c, const float *from, const uint32_t *rows, 
 
 /* ---- activations ---- */
 
+/* A row that left the finite range goes on as zero, so that nothing it touches is undefined. */
+static void refuse(struct worker *w, struct op *op, uint32_t i)
+{
+    w->c->batch.bad[row_of(op, i)] = 1;
+    (void)w->c->ops.quantise(op->acts, i, op->acts->zeros);
+}
+
 static void quantise(struct worker *w, struct op *op, uint32_t i, const float *x)
 {
-    if (w->c->ops.quantise(op->acts, i, x))
-        return;
-    w->c->batch.bad[row_of(op, i)] =
-        1; /* the row goes on as zero, so that nothing it touches is undefined */
-    (void)w->c->ops.quantise(op->acts, i, op->acts->zeros);
+    if (!w->c->ops.quantise(op->acts, i, x))
+        refuse(w, op, i);
 }
 
 static void run_norm(struct worker *w, struct op *op, uint32_t i)
 {
     float *y = w->scratch;
 
-    w->c->ops.rms_norm(op->in + (size_t)i * op->k, op->u.fill.weight, op->u.fill.epsilon, op->k, y);
-    quantise(w, op, i, y);
+    if (w->c->ops.rms_norm(op->in + (size_t)i * op->k, op->u.fill.weight, op->u.fill.epsilon, op->k,
+                           y))
+        quantise(w, op, i, y);
+    else
+        refuse(w, op, i);
 }
 
 static void run_activate(struct worker *w, struct op *op, uint32_t i)
@@ -291,19 +298,20 @@ static void run_store(struct worker *w, struct op *op, uint32_t task)
         float *q = op->u.attention.q + (size_t)row * a->n_heads * hd,
               *k = op->u.attention.k + (size_t)row * a->n_kv_heads * hd;
         const float *v = op->u.attention.v + (size_t)row * a->n_kv_heads * hd;
+        bool ok = true;
         for (uint32_t h = 0; h < a->n_heads; h++) {
             if (a->q_norm)
-                ops->rms_norm(q + h * hd, a->q_norm, a->norm_epsilon, hd, q + h * hd);
+                ok &= ops->rms_norm(q + h * hd, a->q_norm, a->norm_epsilon, hd, q + h * hd);
             ops->rotate(a, rope, q + h * hd);
         }
         ops->scale(q, a->n_heads * hd, a->scale);
         for (uint32_t h = 0; h < a->n_kv_heads; h++) {
             if (a->k_norm)
-                ops->rms_norm(k + h * hd, a->k_norm, a->norm_epsilon, hd, k + h * hd);
+                ok &= ops->rms_norm(k + h * hd, a->k_norm, a->norm_epsilon, hd, k + h * hd);
             ops->rotate(a, rope, k + h * hd);
         }
         /* Pages are clamped and scores need finite q, so an overflow is seen here or never. */
-        if (ops->largest_bits(q, a->n_heads * hd) >= LIMIT_BITS ||
+        if (!ok || ops->largest_bits(q, a->n_heads * hd) >= LIMIT_BITS ||
             ops->largest_bits(k, a->n_kv_heads * hd) >= LIMIT_BITS ||
             ops->largest_bits(v, a->n_kv_heads * hd) >= LIMIT_BITS)
             w->c->batch.bad[row] = 1;

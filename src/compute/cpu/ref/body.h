@@ -56,7 +56,7 @@ static void REF(soft_cap)(float *z, uint32_t n, float cap)
         z[i] = REF(soft_cap_one)(z[i], cap, inverse);
 }
 
-static void REF(rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *y)
+static bool REF(rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *y)
 {
     float lanes[64] = {0};
 
@@ -69,6 +69,7 @@ static void REF(rms_norm)(const float *x, const float *weight, float epsilon, ui
     float r = 1.0f / sqrtf(v);
     for (uint32_t i = 0; i < n; i++)
         y[i] = (x[i] * r) * weight[i];
+    return (float_bits(v) & INFINITY_BITS) != INFINITY_BITS;
 }
 
 static void REF(scale)(float *x, uint32_t n, float by)

@@ -43,11 +43,13 @@ INLINE void chains(const float *const *a, const void *b, const bool half, uint32
     const float *x0 = a[0], *x1 = a[pairs > 1 ? 1 : 0], *x2 = a[pairs > 2 ? 2 : 0];
     for (uint32_t j = 0; j < n; j++) {
         /* 12 sums, 3 factors and one row at a time: all 16 registers. */
-        __m256 x[PAIRS] = {_mm256_broadcast_ss(x0 + j), _mm256_broadcast_ss(x1 + j), _mm256_broadcast_ss(x2 + j)};
+        __m256 x[PAIRS] = {_mm256_broadcast_ss(x0 + j), _mm256_broadcast_ss(x1 + j),
+                           _mm256_broadcast_ss(x2 + j)};
         UNROLL for (int v = 0; v < vectors; v++)
         {
             __m256 row = load8(b, 8 * (uint32_t)v, half);
-            UNROLL for (int i = 0; i < pairs; i++) acc[i][v] = _mm256_fmadd_ps(x[i], row, acc[i][v]);
+            UNROLL for (int i = 0; i < pairs; i++) acc[i][v] =
+                _mm256_fmadd_ps(x[i], row, acc[i][v]);
         }
         b = (const uint8_t *)b + (size_t)b_stride * (half ? 2 : 4);
     }

@@ -15,7 +15,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* Computes v here and now: gcc otherwise puts off whole chains of integer sums and spills every product meanwhile. */
+/* Computes v here and now: gcc otherwise puts off whole chains of integer sums and spills every
+ * product meanwhile. */
 #define KEEP(v) __asm__("" : "+x"(v))
 
 #define AVX2_PANEL 8
@@ -95,7 +96,7 @@ void avx2_matmul(const struct matmul_task *t);
 uint64_t avx2_matmul_scratch(const struct compute_matrix *m);
 void avx2_matmul_float(const struct matmul_task *t);
 void avx2_attention(const struct attention_task *t);
-void avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
+bool avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
 void avx2_gated(enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y);
 void avx2_rotate(const struct compute_attention *a, const float *rope, float *head);
 void avx2_scale(float *x, uint32_t n, float by);

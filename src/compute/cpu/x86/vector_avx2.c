@@ -4,7 +4,7 @@
 #include <math.h>
 
 /* 64 lanes in eight vectors, lane = index mod 64. */
-void avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y)
+bool avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y)
 {
     _Alignas(32) float lanes[64] = {0};
     __m256 acc[8];
@@ -34,6 +34,7 @@ void avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t 
                                               _mm256_loadu_ps(weight + i)));
     for (; i < n; i++)
         y[i] = (x[i] * r) * weight[i];
+    return (float_bits(v) & INFINITY_BITS) != INFINITY_BITS;
 }
 
 /* Runs body on eight values at a time; the last few go through a padded copy. */
