@@ -51,6 +51,7 @@ struct handoff_sender {
 struct handoff_senders {
     struct net_loop *loop;
     struct peer_hub *hub;
+    struct kv_geometry kv; /* the hub's: frames in flight may outlive it */
     struct handoff_sender *first;
     struct net_timer timer;
     uint32_t ticks;
@@ -124,7 +125,7 @@ static bool next_frame(struct peer_bulk *b, struct wire_kv_header *header, const
 {
     struct try *t = (struct try *)b;
     struct handoff_sender *h = t->sender;
-    const struct kv_geometry g = peer_hub_hello(h->all->hub)->kv;
+    const struct kv_geometry g = h->all->kv;
 
     for (uint32_t i = 0; i < g.n_layers; i++) {
         const uint32_t layer = (t->layer + i) % g.n_layers, first = t->sent_pages[layer];
@@ -150,7 +151,7 @@ static bool next_frame(struct peer_bulk *b, struct wire_kv_header *header, const
 
 static bool all_sent(const struct handoff_sender *h)
 {
-    return h->try && h->prefill_done && h->try->n_layers_done == peer_hub_hello(h->all->hub)->kv.n_layers;
+    return h->try && h->prefill_done && h->try->n_layers_done == h->all->kv.n_layers;
 }
 
 static void frame_sent(struct peer_bulk *b, uint32_t n_slabs, uint64_t wire_bytes, enum status status)
@@ -159,7 +160,7 @@ static void frame_sent(struct peer_bulk *b, uint32_t n_slabs, uint64_t wire_byte
     struct handoff_sender *h = t->sender;
 
     if (status == STATUS_OK) {
-        h->all->stats.n_slab_bytes_sent += (uint64_t)n_slabs * kv_slab_bytes(peer_hub_hello(h->all->hub)->kv);
+        h->all->stats.n_slab_bytes_sent += (uint64_t)n_slabs * kv_slab_bytes(h->all->kv);
         h->all->stats.n_wire_bytes_sent += wire_bytes;
     }
     if (!t->link && b->n_in_flight == 0)
@@ -196,7 +197,7 @@ static struct try *try_create(struct handoff_sender *h, struct peer_link *link)
 
     if (!t)
         return NULL;
-    t->sent_pages = memory_alloc(peer_hub_hello(h->all->hub)->kv.n_layers, sizeof *t->sent_pages);
+    t->sent_pages = memory_alloc(h->all->kv.n_layers, sizeof *t->sent_pages);
     if (!t->sent_pages) {
         free(t);
         return NULL;
@@ -434,10 +435,10 @@ static enum status on_ready(struct handoff_senders *s, struct peer_link *link, c
     if (m.n_held_pages > h->n_prefix_tokens / PAGE_TOKENS)
         return fail(STATUS_BAD_MESSAGE, "decode_ready holds %u pages of %u", m.n_held_pages, h->n_pages);
     h->try->handle = m.handle;
-    for (uint32_t i = 0; i < peer_hub_hello(s->hub)->kv.n_layers; i++)
+    for (uint32_t i = 0; i < s->kv.n_layers; i++)
         h->try->sent_pages[i] = m.n_held_pages;
     if (m.n_held_pages == h->n_pages)
-        h->try->n_layers_done = peer_hub_hello(s->hub)->kv.n_layers;
+        h->try->n_layers_done = s->kv.n_layers;
     h->commit.first_page = m.n_held_pages;
     h->commit.n_pages = h->n_pages - m.n_held_pages;
     h->source.opened(h->source.context, peer_link_id(link));
@@ -534,6 +535,7 @@ enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub, 
         return STATUS_NO_MEMORY;
     s->loop = loop;
     s->hub = hub;
+    s->kv = peer_hub_hello(hub)->kv;
     s->n_accepted = metrics_counter(m, "handoff_accepted_total", NULL, "Hand-offs whose decode node took ownership.");
     s->n_refused = metrics_counter(m, "handoff_refused_total", NULL, "Opens that a decode node refused.");
     s->n_failed = metrics_counter(m, "handoff_given_up_total", NULL, "Hand-offs that no target completed.");

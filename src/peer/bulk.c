@@ -35,14 +35,14 @@ static void frame_sent(struct transport_write *w, enum status status)
     struct peer_bulk *b = f->bulk;
 
     f->used = false;
-    if (status == STATUS_OK) { /* otherwise the hub may be gone already */
+    if (status == STATUS_OK && link->state != LINK_CLOSED) { /* otherwise the hub may be gone already */
         link->bulk_bytes_sent += f->bytes;
         metric_add(link->hub->bytes_sent, f->bytes);
     }
     b->n_in_flight--;
     b->sent(b, f->n_slabs, f->bytes, status);
     if (status != STATUS_OK)
-        link_lost(link, STATUS_PEER_LOST);
+        link_doom(link, STATUS_PEER_LOST);
     bulk_pump(link);
     link_unpin(link);
 }
@@ -77,7 +77,7 @@ void bulk_pump(struct peer_link *link)
 {
     for (uint32_t i = 0; i < BULK_FRAMES_IN_FLIGHT; i++) {
         struct bulk_frame *f = &link->frames[i];
-        while (!f->used && link->state == LINK_UP && link->bulk && link->turn_first) {
+        while (!f->used && link->state == LINK_UP && !link->doomed && link->bulk && link->turn_first) {
             struct peer_bulk *b = link->turn_first;
             const uint32_t slab_bytes = (uint32_t)kv_slab_bytes(link->ours.kv);
             const uint32_t max = MAX(1u, MIN(PEER_BULK_MAX_SLABS, WIRE_KV_FRAME_BYTES_MAX / MAX(1u, slab_bytes)));

@@ -16,6 +16,16 @@ enum { HELLO_PATIENCE_MS = 30000 };
 
 /* ---- liveness ---- */
 
+static bool stands_still(struct progress *p, const struct transport *t, int64_t now_ms, uint32_t limit_ms)
+{
+    const size_t unsent = t ? transport_unsent(t) : 0;
+
+    if (unsent == 0 || unsent != p->unsent)
+        p->since_ms = now_ms;
+    p->unsent = unsent;
+    return now_ms - p->since_ms > limit_ms;
+}
+
 static void judge(struct peer_hub *hub, struct peer_link *link, int64_t now_ms)
 {
     const struct peer_limits *limits = &hub->options.limits;
@@ -31,6 +41,9 @@ static void judge(struct peer_hub *hub, struct peer_link *link, int64_t now_ms)
     else if (link->state == LINK_UP && link->stats.busy && now_ms - link->progress_since_ms > limits->stuck_ms)
         link_lost(link, fail(STATUS_PEER_LOST, "busy without progress for %lld ms",
                              (long long)(now_ms - link->progress_since_ms)));
+    else if (stands_still(&link->control.progress, link->control.transport, now_ms, limits->dead_ms) ||
+             stands_still(&link->bulk_progress, link->bulk, now_ms, limits->dead_ms))
+        link_lost(link, fail(STATUS_PEER_LOST, "the peer has read nothing for %u ms", limits->dead_ms));
 }
 
 static void tick(void *context)
@@ -43,7 +56,7 @@ static void tick(void *context)
     /* after a long absence of our own, what peers sent has not been read yet: judge nobody by it */
     if (now_ms - hub->last_tick_ms > hub->options.limits.dead_ms / 2)
         for (struct peer_link *i = hub->links; i; i = i->next)
-            i->last_heard_ms = i->progress_since_ms = now_ms;
+            i->last_heard_ms = i->progress_since_ms = i->control.progress.since_ms = i->bulk_progress.since_ms = now_ms;
     hub->last_tick_ms = now_ms;
     for (struct peer_link *i = hub->links, *next; i; i = next) {
         next = i->next;
@@ -113,9 +126,28 @@ static void dialled(void *context, struct transport *t, enum status status)
     dial_later(d);
 }
 
+/* Two addresses of one node: a second link would only end the first. */
+static bool reached_otherwise(struct dial *d)
+{
+    const struct peer_link *link = *d->reached_id ? peer_hub_find(d->hub, d->reached_id) : NULL;
+
+    if (!link || link->theirs.epoch != d->reached_epoch)
+        return false;
+    if (!d->logged_twin)
+        log_event(LOG_WARN, "two addresses lead to one node", "peer=%s addr=%s addr=%s", d->reached_id, link->address,
+                  d->address.text);
+    d->logged_twin = true;
+    return true;
+}
+
 static void dial_now(void *context)
 {
     struct dial *d = context;
+
+    if (reached_otherwise(d)) {
+        dial_later(d);
+        return;
+    }
     const enum status status =
         transport_dial_tcp(d->hub->options.loop, &d->address, dialled, d, &d->connecting);
 

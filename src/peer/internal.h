@@ -6,6 +6,12 @@
 
 enum { CONTROL_READ_BYTES = 16 << 10, BULK_FRAMES_IN_FLIGHT = 2 };
 
+/* When what waits in a transport last got fewer: writes that stand still mean that nobody reads. */
+struct progress {
+    size_t unsent;
+    int64_t since_ms;
+};
+
 /* A control connection, or a bulk one before its hello. */
 struct channel {
     struct transport *transport;
@@ -13,6 +19,7 @@ struct channel {
     struct buffer out, out_next; /* out is being written; out_next gathers what comes meanwhile */
     struct transport_write write;
     bool writing;
+    struct progress progress;
 };
 
 struct bulk_frame {
@@ -39,6 +46,9 @@ struct dial {
     struct transport_dial *connecting;
     struct peer_link *link;
     enum status last_logged;
+    char reached_id[NODE_ID_BYTES]; /* who answered last */
+    uint64_t reached_epoch;
+    bool logged_twin;
 };
 
 struct peer_link {
@@ -50,9 +60,14 @@ struct peer_link {
     struct channel control, bulk_hello; /* bulk_hello: the bulk connection until its hello is done */
     char address[80];
     bool closing_after_write;
+    bool doomed; /* closed in the loop's next turn */
+    enum status doom_reason;
+    char doom_words[160];
+    struct net_task doom_task;
     void *data;
 
     struct transport *bulk;
+    struct progress bulk_progress;
     struct peer_bulk *turn_first, *turn_last;
     struct bulk_frame frames[BULK_FRAMES_IN_FLIGHT];
     uint64_t bulk_bytes_sent, bulk_bytes_received;
@@ -87,6 +102,9 @@ struct peer_hub {
 struct peer_link *link_create(struct peer_hub *hub, struct transport *control, struct dial *d);
 void link_begin(struct peer_link *link);
 void link_lost(struct peer_link *link, enum status reason);
+/* The same in the loop's next turn, for faults met while sending: whoever sends may be walking over links, or over what
+ * hangs on them, and must not lose them under its hands. */
+void link_doom(struct peer_link *link, enum status reason);
 void link_unpin(struct peer_link *link);
 void link_adopt_bulk(struct peer_link *link, struct transport *t);
 void link_is_up(struct peer_link *link);

@@ -47,7 +47,7 @@ static void written(struct channel *c, struct peer_link *link, enum status statu
     buffer_clear(&c->out);
     if (link->state != LINK_CLOSED) {
         if (status != STATUS_OK) {
-            link_lost(link, STATUS_PEER_LOST);
+            link_doom(link, STATUS_PEER_LOST);
         } else {
             struct buffer swap = c->out;
             c->out = c->out_next;
@@ -93,11 +93,11 @@ void channel_send(struct channel *c, struct peer_link *link, const void *data, s
 {
     struct buffer *b = c->writing ? &c->out_next : &c->out;
 
-    if (!c->transport || !len)
+    if (!c->transport || !len || link->doomed)
         return;
     buffer_append(b, data, len);
     if (b->failed)
-        link_lost(link, STATUS_NO_MEMORY);
+        link_doom(link, fail(STATUS_NO_MEMORY, "no memory for what is to be sent"));
     else if (!c->writing)
         channel_flush(c, link);
 }
@@ -116,7 +116,7 @@ void peer_link_send(struct peer_link *link, const struct buffer *frames)
     if (link->state != LINK_UP)
         return;
     if (frames->failed)
-        link_lost(link, STATUS_NO_MEMORY);
+        link_doom(link, fail(STATUS_NO_MEMORY, "no memory for what is to be sent"));
     else
         channel_send(&link->control, link, frames->data, frames->len);
 }
@@ -173,6 +173,27 @@ void link_lost(struct peer_link *link, enum status reason)
     link_unpin(link);
 }
 
+static void doomed(struct net_task *task)
+{
+    struct peer_link *link = (struct peer_link *)((char *)task - offsetof(struct peer_link, doom_task));
+
+    if (link->state != LINK_CLOSED)
+        link_lost(link, fail(link->doom_reason, "%s", link->doom_words));
+    link_unpin(link);
+}
+
+void link_doom(struct peer_link *link, enum status reason)
+{
+    if (link->state == LINK_CLOSED || link->doomed)
+        return;
+    link->doomed = true;
+    link->doom_reason = reason;
+    strncpy(link->doom_words, status_message(), sizeof link->doom_words - 1);
+    link->doom_task.run = doomed;
+    link->n_pins++;
+    net_post(link->hub->options.loop, &link->doom_task);
+}
+
 void peer_link_close(struct peer_link *link, enum status reason)
 {
     link_lost(link, reason);
@@ -202,6 +223,7 @@ void link_is_up(struct peer_link *link)
         link->dial->last_logged = STATUS_OK;
     }
     link->last_heard_ms = link->progress_since_ms = clock_now_ms();
+    link->control.progress.since_ms = link->bulk_progress.since_ms = link->last_heard_ms;
     metric_add(hub->n_links_up, 1);
     log_event(LOG_INFO, "link up", "peer=%s role=%s addr=%s bulk=%s", link->theirs.node_id, link->theirs.role,
               link->address, link->bulk ? "yes" : "no");
@@ -276,6 +298,10 @@ static void answered_hello(struct peer_link *link, const struct wire_hello *hell
     if (status != STATUS_OK) {
         link_lost(link, status);
         return;
+    }
+    if (link->dial) {
+        memcpy(link->dial->reached_id, hello->node_id, sizeof link->dial->reached_id);
+        link->dial->reached_epoch = hello->epoch;
     }
     if (link->ours.wants_bulk) {
         link->state = LINK_WAITING_BULK;
