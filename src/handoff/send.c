@@ -491,19 +491,29 @@ void handoff_senders_link_down(struct handoff_senders *s, struct peer_link *link
 
 /* ---- time ---- */
 
+static void send_handles(struct peer_link *link, struct wire_handles *m)
+{
+    struct buffer frame = {0};
+
+    if (m->n && wire_encode_handles(&frame, m) == STATUS_OK)
+        peer_link_send(link, &frame);
+    buffer_deinit(&frame);
+    m->n = 0;
+}
+
 static void send_live_handles(struct handoff_senders *s)
 {
-    for (struct peer_link *link = peer_hub_next(s->hub, NULL), *next; link; link = next) {
+    for (struct peer_link *link = peer_hub_next(s->hub, NULL); link; link = peer_hub_next(s->hub, link)) {
         uint64_t handles[256];
         struct wire_handles m = {.handles = handles};
-        struct buffer frame = {0};
-        next = peer_hub_next(s->hub, link);
-        for (struct handoff_sender *h = s->first; h && m.n < ARRAY_LENGTH(handles); h = h->next)
-            if (h->try && h->try->link == link && h->try->handle)
-                handles[m.n++] = h->try->handle;
-        if (m.n && wire_encode_handles(&frame, &m) == STATUS_OK)
-            peer_link_send(link, &frame);
-        buffer_deinit(&frame);
+        for (struct handoff_sender *h = s->first; h; h = h->next) {
+            if (!h->try || h->try->link != link || !h->try->handle)
+                continue;
+            handles[m.n++] = h->try->handle;
+            if (m.n == ARRAY_LENGTH(handles))
+                send_handles(link, &m);
+        }
+        send_handles(link, &m);
     }
 }
 
