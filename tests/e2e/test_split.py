@@ -41,7 +41,8 @@ def test_same_bytes(hybrid, cluster, sampling, streamed):
     {"logit_bias": {"28": -100, "253": 2.5}},
     {"min_tokens": 20, "max_tokens": 24},
     {"ignore_eos": True, "max_tokens": 70},
-    {"prompt": ["One", "Two words", [1, 2, 3, 4]], "n_unknown": 1},
+    {"prompt": ["One", "Two words", "and three more"], "n_unknown": 1},
+    {"prompt": [[1, 2, 3, 4], [5, 6]]},
 ], ids=lambda m: ",".join(f"{k}" for k in m))
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_completions(hybrid, cluster, more, streamed):

@@ -2,10 +2,12 @@
 
 The program is $BATON_BIN (build/release/baton); the tokenizers are those of $BATON_SHARED (../shared). What is not there is
 skipped with its name."""
+import functools
 import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -43,7 +45,12 @@ SENTENCES = [
 ]
 
 
+@functools.lru_cache(maxsize=1)
 def corpus():
+    return list(texts())
+
+
+def texts():
     rng = random.Random(20240229)
     yield from SENTENCES
     yield "".join(SENTENCES)
@@ -153,17 +160,8 @@ def test_any_bytes(family):
 
 def stretches(data):
     """Well-formed stretches as str, other bytes one by one."""
-    i, out = 0, []
-    while i < len(data):
-        try:
-            out.append(data[i:].decode())
-            break
-        except UnicodeDecodeError as e:
-            if e.start:
-                out.append(data[i : i + e.start].decode())
-            out.append(data[i + e.start : i + e.start + 1])
-            i += e.start + 1
-    return out
+    parts = re.split("([\udc80-\udcff])", data.decode("utf-8", "surrogateescape"))
+    return [p.encode("utf-8", "surrogateescape") if i % 2 else p for i, p in enumerate(parts)]
 
 
 def drop_missing(t, data):
