@@ -360,6 +360,7 @@ static void run_step(struct engine *e)
     const int64_t start_ns = clock_now_ns();
     enum status status = model_forward(e->options.model, &batch, &bad_row);
     const double step_ms = (double)(clock_now_ns() - start_ns) * 1e-6;
+    const uint8_t *bad = model_bad_rows(e->options.model);
 
     if (p->n_prefill_rows >= 16 && step_ms > 0) {
         const double rate = p->n_rows / step_ms;
@@ -368,9 +369,8 @@ static void run_step(struct engine *e)
     e->live.n_steps++;
     for (uint32_t i = 0; i < p->n_tables; i++) {
         struct sequence *s = p->sequences[i];
-        if (status != STATUS_OK)
-            s->failed_numerics = status != STATUS_NUMERICS ||
-                                 (bad_row >= s->step_row && bad_row < s->step_row + s->step_rows);
+        for (uint32_t row = s->step_row; status != STATUS_OK && row < s->step_row + s->step_rows; row++)
+            s->failed_numerics |= status != STATUS_NUMERICS || bad[row];
         finish_rows(e, s, &logit_row);
     }
     if (status != STATUS_OK)
