@@ -1,17 +1,51 @@
 # Flags of single files of compute/: each SIMD tier has its own, nothing else may use them (docs/EXACTNESS.md, 1).
+# Kernels are -O3 in debug builds too: without it every test would take a hundred times as long.
+set(compute_dir ${CMAKE_SOURCE_DIR}/src/compute)
+file(GLOB compute_ref ${compute_dir}/cpu/ref/*.c)
+set_source_files_properties(${compute_ref} PROPERTIES COMPILE_OPTIONS "-O3")
+
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(compute_dir ${CMAKE_SOURCE_DIR}/src/compute)
-  # -O3 also in debug builds: kernels without it would make every test a hundred times slower.
-  file(GLOB compute_ref ${compute_dir}/cpu/ref/*.c)
-  set_source_files_properties(${compute_ref} PROPERTIES COMPILE_OPTIONS "-O3")
   set_source_files_properties(${compute_dir}/cpu/ref/ref_fma.c PROPERTIES COMPILE_OPTIONS "-O3;-msse4.1;-mfma")
   # Without -fno-tree-reassoc gcc turns chains of integer sums into trees and spills every product.
+  set(compute_avx2_flags -O3 -mavx2 -mfma -mf16c $<$<C_COMPILER_ID:GNU>:-fno-tree-reassoc>)
+  set(compute_avx512_flags ${compute_avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni)
   file(GLOB compute_avx2 ${compute_dir}/cpu/x86/*_avx2.c)
-  set_source_files_properties(${compute_avx2} PROPERTIES COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mf16c;-fno-tree-reassoc")
-  if(TARGET room_compute)
-    target_compile_definitions(room_compute PRIVATE COMPUTE_HAS_AVX2)
-  endif()
   file(GLOB compute_avx512 ${compute_dir}/cpu/x86/*_avx512vnni.c)
-  set_source_files_properties(${compute_avx512} PROPERTIES COMPILE_OPTIONS
-                              "-O3;-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni;-mprefer-vector-width=512")
+  set_source_files_properties(${compute_avx2} PROPERTIES COMPILE_OPTIONS "${compute_avx2_flags}")
+  set_source_files_properties(${compute_avx512} PROPERTIES COMPILE_OPTIONS "${compute_avx512_flags}")
+  if(TARGET room_compute)
+    target_compile_definitions(room_compute PRIVATE COMPUTE_HAS_AVX2 COMPUTE_HAS_AVX512VNNI)
+  endif()
+
+  # For tests: the AVX-512 sources once more, against an emulation, so that they are checked on CPUs without it.
+  find_path(SIMDE_INCLUDE simde/x86/avx512.h)
+  if(SIMDE_INCLUDE AND EXISTS ${CMAKE_SOURCE_DIR}/tests/kernel/compute/emulated_avx512.h)
+    # Sources have their flags by file within this folder, so the emulated ones are included from files of their own.
+    set(emulated_sources)
+    foreach(source IN LISTS compute_avx512)
+      get_filename_component(name ${source} NAME)
+      set(copy ${CMAKE_BINARY_DIR}/emulated/${name})
+      file(CONFIGURE OUTPUT ${copy} CONTENT "#include \"${source}\"\n")
+      list(APPEND emulated_sources ${copy})
+    endforeach()
+    add_library(compute_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources})
+    target_include_directories(compute_emulated PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests/kernel/compute)
+    target_compile_definitions(compute_emulated PRIVATE COMPUTE_EMULATED)
+    target_compile_options(compute_emulated PRIVATE -O1 -mavx2 -mfma -mf16c -w)
+    cmake_language(DEFER CALL compute_link_emulated)
+    function(compute_link_emulated)
+      foreach(test IN ITEMS compute_test_matmul compute_test_vector)
+        if(TARGET ${test})
+          target_link_libraries(${test} PRIVATE compute_emulated room_compute)
+          target_compile_definitions(${test} PRIVATE BATON_TEST_EMULATED)
+        endif()
+      endforeach()
+    endfunction()
+  endif()
+endif()
+
+# Of libm the kernels may call fmaf, sqrtf and rintf alone.
+find_package(Python3 COMPONENTS Interpreter)
+if(TARGET room_compute AND Python3_FOUND)
+  add_test(NAME compute_symbols COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/check_symbols.py $<TARGET_FILE:room_compute>)
 endif()

@@ -12,8 +12,10 @@
 
 #include <immintrin.h>
 
+#ifndef INLINE /* the emulation's build keeps functions whole */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 /* Computes v here and now: gcc otherwise puts off whole chains of integer sums and spills every
  * product meanwhile. */
@@ -25,19 +27,21 @@
 
 enum { START_8, START_16, START_32_LOW, START_32_HIGH, START_128 };
 
-struct avx2_q8 {
-    int32_t x[8][AVX2_TILE];
-    float d[AVX2_TILE], c[AVX2_TILE], s[AVX2_TILE];
-    int32_t start[5][AVX2_TILE];
-};
-struct avx2_outliers { /* of one segment */
-    uint32_t k[AVX2_TILE];
-    float x[AVX2_TILE];
-};
-struct avx2_i16 {
-    int32_t x[16][AVX2_TILE]; /* pairs */
-    float d[AVX2_TILE];
-};
+#define ACTS(prefix, tile)                                                                         \
+    struct prefix##_q8 {                                                                           \
+        int32_t x[8][tile];                                                                        \
+        float d[tile], c[tile], s[tile];                                                           \
+        int32_t start[5][tile];                                                                    \
+    };                                                                                             \
+    struct prefix##_outliers { /* of one segment */                                                \
+        uint32_t k[tile];                                                                          \
+        float x[tile];                                                                             \
+    };                                                                                             \
+    struct prefix##_i16 {                                                                          \
+        int32_t x[16][tile]; /* pairs */                                                           \
+        float d[tile];                                                                             \
+    }
+ACTS(avx2, AVX2_TILE);
 
 INLINE __m256 avx2_exp2(__m256 x)
 {

@@ -1,0 +1,92 @@
+/* Weights as panels of PANEL outputs, one lane each: the text of pack_avx2.c and pack_avx512vnni.c.
+ * With n = PANEL, a block of 32 along k is, by form: U4   4 n vectors' bytes, four times: byte
+ * (output o, i) holds w[o][8 j + i] low and w[o][8 j + 4 + i] high U5   the same, then 4 n bytes of
+ * fifth bits: bit g of byte (o, i) belongs to w[o][4 g + i] U6   the same, then twice 4 n bytes of
+ * two upper bits: bits 2 (g mod 4) of byte (o, i) in the (g / 4)th S8   eight times 4 n bytes, plus
+ * S8_OFFSET I16  16 times 4 n bytes: pairs of each output then the scales of the n outputs (and
+ * minima), as f16 where the file's are. F32: n outputs for each k. */
+static uint32_t integer_bytes(enum weight_form form)
+{
+    switch (form) {
+    case WEIGHT_U4:
+        return 16 * PANEL;
+    case WEIGHT_U5:
+        return 20 * PANEL;
+    case WEIGHT_U6:
+        return 24 * PANEL;
+    case WEIGHT_S8:
+        return 32 * PANEL;
+    default:
+        return 64 * PANEL;
+    }
+}
+
+static uint32_t block_bytes(const struct compute_matrix *m)
+{
+    uint32_t scales = m->form == WEIGHT_U6 ? 2 : m->has_min ? 2 : 1;
+
+    return integer_bytes(m->form) + scales * (m->half_scales ? 2 : 4) * PANEL;
+}
+
+uint64_t X86(panel_bytes)(const struct compute_matrix *m)
+{
+    return m->form == WEIGHT_F32 ? (uint64_t)m->k * 4 * PANEL
+                                 : (uint64_t)m->n_blocks * block_bytes(m);
+}
+
+static void put_scales(uint8_t *to, const float *from, size_t stride, bool half)
+{
+    for (int o = 0; o < PANEL; o++) {
+        float x = from[o * stride];
+        uint16_t h = half ? float_to_half(x) : 0;
+        memcpy(to + o * (half ? 2 : 4), half ? (void *)&h : (void *)&x, half ? 2 : 4);
+    }
+}
+
+static void put_integers(enum weight_form form, const int16_t *w, uint32_t stride, int32_t offset,
+                         uint8_t *to)
+{
+    for (uint32_t o = 0; o < PANEL; o++)
+        for (uint32_t k = 0; k < BLOCK; k++) {
+            int16_t value = w[(size_t)o * stride + k];
+            uint32_t g = k / 4, at = o * 4 + k % 4, u = (uint32_t)(value + offset);
+            if (form == WEIGHT_I16) {
+                memcpy(to + (k / 2) * 4 * PANEL + o * 4 + k % 2 * 2, &value, 2);
+            } else if (form == WEIGHT_S8) {
+                to[g * 4 * PANEL + at] = (uint8_t)(value + S8_OFFSET);
+            } else {
+                to[g / 2 * 4 * PANEL + at] |= (uint8_t)((u & 15) << 4 * (g & 1));
+                if (form == WEIGHT_U5)
+                    to[16 * PANEL + at] |= (uint8_t)((u >> 4) << g);
+                if (form == WEIGHT_U6)
+                    to[16 * PANEL + g / 4 * 4 * PANEL + at] |= (uint8_t)((u >> 4) << 2 * (g & 3));
+            }
+        }
+}
+
+void X86(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
+{
+    uint32_t scale_bytes = (m->half_scales ? 2 : 4) * PANEL, bytes = block_bytes(m);
+
+    if (m->form == WEIGHT_F32) {
+        float *f = (float *)to;
+        for (uint32_t k = 0; k < m->k; k++)
+            for (uint32_t o = 0; o < PANEL; o++)
+                f[k * PANEL + o] = raw->values[(size_t)o * raw->stride + k];
+        return;
+    }
+    for (uint32_t b = 0; b < m->n_blocks; b++, to += bytes) {
+        memset(to, 0, integer_bytes(m->form));
+        put_integers(m->form, raw->w + b * BLOCK, raw->stride, m->offset, to);
+        uint8_t *scales = to + integer_bytes(m->form);
+        size_t stride = (size_t)m->n_blocks * 2;
+        if (m->form == WEIGHT_U6) {
+            put_scales(scales, raw->d + 2 * b, stride, false);
+            put_scales(scales + 4 * PANEL, raw->d + 2 * b + 1, stride, false);
+        } else {
+            put_scales(scales, raw->d + b, stride, m->half_scales);
+            if (m->has_min)
+                put_scales(scales + scale_bytes, raw->m + b, m->n_blocks, m->half_scales);
+        }
+    }
+}

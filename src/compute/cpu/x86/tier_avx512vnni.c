@@ -1,0 +1,15 @@
+/* The AVX-512 VNNI tier: the AVX2 tier with wider matrices. */
+#include "compute/cpu/x86/avx512vnni.h"
+
+void compute_tier_avx512vnni(struct compute_ops *ops)
+{
+    compute_tier_avx2(ops);
+    ops->panel = AVX512_PANEL;
+    ops->tile = AVX512_TILE;
+    ops->panel_bytes = avx512vnni_panel_bytes;
+    ops->pack = avx512vnni_pack;
+    ops->acts_layout = avx512vnni_acts_layout;
+    ops->quantise = avx512vnni_quantise;
+    ops->matmul = avx512vnni_matmul;
+    ops->matmul_scratch = avx512vnni_matmul_scratch;
+}
