@@ -3,10 +3,6 @@
 #ifndef BATON_COMPUTE_CPU_X86_AVX512VNNI_H
 #define BATON_COMPUTE_CPU_X86_AVX512VNNI_H
 
-#ifdef COMPUTE_EMULATED /* a test builds the same source against an emulation of these             \
-                           instructions */
-#include "emulated_avx512.h"
-#endif
 #include "compute/cpu/x86/avx2.h"
 
 #define AVX512_PANEL 16
