@@ -159,7 +159,7 @@ static enum status begin(struct node *n, struct peer_link *link, struct wire_pre
         return fail(STATUS_DRAINING, "this node is shutting down");
     if (!peer_hub_find(n->hub, m->reply_to))
         return fail(STATUS_NO_REPLY_ROUTE, "no link to %s", m->reply_to);
-    if (key_was_cancelled(n, &m->key))
+    if (key_was_cancelled(n, &m->key, m->attempt))
         return fail(STATUS_CANCELLED, "the request was cancelled before it came");
     struct job *older = job_find(n, &m->key);
     if (older && older->attempt >= m->attempt)

@@ -41,6 +41,7 @@ enum { N_CANCELLED_KEYS = 256, CANCELLED_KEY_MS = 10000, PROMPT_ROWS_A_RESULT = 
 
 struct cancelled_key {
     struct request_key key;
+    uint32_t attempt; /* and the earlier ones: a resume of it is welcome */
     int64_t until_ms;
 };
 
@@ -77,8 +78,8 @@ struct job *job_create(struct node *n, struct request *r, enum sequence_purpose 
 /* The sequence has ended (or never began). */
 void job_destroy(struct job *j);
 struct job *job_find(struct node *n, const struct request_key *key);
-void key_remember_cancelled(struct node *n, const struct request_key *key);
-bool key_was_cancelled(const struct node *n, const struct request_key *key);
+void key_remember_cancelled(struct node *n, const struct request_key *key, uint32_t attempt);
+bool key_was_cancelled(const struct node *n, const struct request_key *key, uint32_t attempt);
 struct logprob_rows rows_from(const struct logprob_rows *rows, uint32_t first);
 
 /* hybrid.c */

@@ -71,20 +71,22 @@ struct job *job_find(struct node *n, const struct request_key *key)
     return j;
 }
 
-void key_remember_cancelled(struct node *n, const struct request_key *key)
+void key_remember_cancelled(struct node *n, const struct request_key *key, uint32_t attempt)
 {
     struct cancelled_key *c = &n->cancelled[n->next_cancelled++ % N_CANCELLED_KEYS];
 
     c->key = *key;
+    c->attempt = attempt;
     c->until_ms = clock_now_ms() + CANCELLED_KEY_MS;
 }
 
-bool key_was_cancelled(const struct node *n, const struct request_key *key)
+bool key_was_cancelled(const struct node *n, const struct request_key *key, uint32_t attempt)
 {
     const int64_t now_ms = clock_now_ms();
 
     for (uint32_t i = 0; i < N_CANCELLED_KEYS; i++)
-        if (n->cancelled[i].until_ms > now_ms && request_key_equal(&n->cancelled[i].key, key))
+        if (n->cancelled[i].until_ms > now_ms && attempt <= n->cancelled[i].attempt &&
+            request_key_equal(&n->cancelled[i].key, key))
             return true;
     return false;
 }

@@ -25,12 +25,12 @@ static enum status on_cancel(struct node *n, struct peer_link *link, const struc
     struct job *j = job_find(n, &m.key);
     if (!j) {
         if (!strcmp(m.key.origin, peer_link_id(link)))
-            key_remember_cancelled(n, &m.key); /* it may have overtaken its request */
+            key_remember_cancelled(n, &m.key, m.attempt); /* it may have overtaken its request */
         return STATUS_OK;
     }
     if (strcmp(j->reply_to, peer_link_id(link)) && strcmp(m.key.origin, peer_link_id(link)) && j->from != link)
         return fail(STATUS_BAD_MESSAGE, "%s may not cancel this request", peer_link_id(link));
-    if (m.attempt && m.attempt < j->attempt)
+    if (m.attempt < j->attempt)
         return STATUS_OK; /* meant for an earlier attempt */
     if (j->from == link && j->committed)
         return STATUS_OK; /* the prefill node's say ended with the hand-off */

@@ -117,34 +117,32 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
     buffer_deinit(&frame);
 }
 
-static bool expired(struct router *r, struct entry *e, int64_t now_ms)
+/* Ends what has waited too long. The entry may be gone when this returns. */
+static void look_at_clock(struct entry *e, int64_t now_ms)
 {
+    char message[sizeof e->last_message];
+
     if (e->deadline_ms && now_ms > e->deadline_ms) {
         entry_cancel_on_nodes(e);
         entry_end(e, STATUS_DEADLINE, FINISH_NONE, "the deadline passed before the answer was complete");
-        return true;
+    } else if (e->adrift_ms && now_ms - e->adrift_ms > ADRIFT_MS) {
+        snprintf(message, sizeof message, "the link to %s was lost around the hand-off", e->decode_node);
+        entry_retry(e, STATUS_PEER_LOST, message);
+    } else if (e->state == ENTRY_QUEUED && now_ms - e->queued_ms >= e->router->options.queue_timeout_ms) {
+        snprintf(message, sizeof message, "%s", *e->last_message ? e->last_message : "no node took the request in time");
+        entry_end(e, e->last_error != STATUS_OK ? e->last_error : STATUS_NO_NODE, FINISH_NONE, message);
     }
-    if (e->state != ENTRY_QUEUED || now_ms - e->queued_ms < r->options.queue_timeout_ms)
-        return false;
-    char message[sizeof e->last_message];
-    snprintf(message, sizeof message, "%s", *e->last_message ? e->last_message : "no node took the request in time");
-    entry_end(e, e->last_error != STATUS_OK ? e->last_error : STATUS_NO_NODE, FINISH_NONE, message);
-    return true;
 }
 
-void dispatch(struct router *r)
+static void serve_queue(struct router *r, int64_t now_ms)
 {
     struct candidate prefill[MAX_NODES], decode[MAX_NODES];
-    const int64_t now_ms = clock_now_ms();
-
-    metric_set(r->metrics.waiting, r->n_queued);
-    if (r->n_queued == 0)
-        return;
     const uint32_t n_prefill = collect_candidates(r, "prefill", prefill), n_decode = collect_candidates(r, "decode", decode);
+
     count_assigned(r, prefill, n_prefill, decode, n_decode);
-    for (struct entry *e = r->first, *next; e; e = next) {
+    for (struct entry *e = r->first; e; e = r->walk) {
         uint32_t order[MAX_NODES], n_order = 0;
-        next = e->next;
+        r->walk = e->next;
         if (e->state != ENTRY_QUEUED || e->not_before_ms > now_ms)
             continue;
         const int p = choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens_of(e), order, &n_order);
@@ -155,8 +153,17 @@ void dispatch(struct router *r)
         decode[order[0]].n_assigned++;
         send_request(r, e, prefill[p].node_id, decode, order, n_order, now_ms);
     }
-    for (struct entry *e = r->first, *next; e; e = next) {
-        next = e->next;
-        expired(r, e, now_ms);
+}
+
+void dispatch(struct router *r)
+{
+    const int64_t now_ms = clock_now_ms();
+
+    if (r->n_queued)
+        serve_queue(r, now_ms);
+    for (struct entry *e = r->first; e; e = r->walk) {
+        r->walk = e->next;
+        look_at_clock(e, now_ms);
     }
+    metric_set(r->metrics.waiting, r->n_queued);
 }

@@ -23,6 +23,8 @@ void entry_remove(struct entry *e)
 {
     struct router *r = e->router;
 
+    if (r->walk == e)
+        r->walk = e->next;
     *(e->prev ? &e->prev->next : &r->first) = e->next;
     *(e->next ? &e->next->prev : &r->last) = e->prev;
     e->prev = e->next = NULL;
@@ -62,6 +64,7 @@ static void entry_free(struct entry *e)
     r->n_queued -= e->state == ENTRY_QUEUED;
     r->journal_bytes -= e->journal_bytes;
     text_stream_destroy(&e->stream);
+    wire_result_batch_deinit(&e->held);
     request_destroy(&e->request);
     free(e->ids);
     free(e);
@@ -128,8 +131,12 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
     e->request->attempt++;
     e->owner = OWNER_PREFILL;
     *e->prefill_node = *e->decode_node = 0;
+    e->adrift_ms = 0;
+    wire_result_batch_deinit(&e->held);
     e->not_before_ms = now_ms + RETRY_PAUSE_MS;
-    e->queued_ms = now_ms;
+    if (!only_full || e->first_seen) /* what nobody has room for waits no longer for being asked again */
+        e->queued_ms = now_ms;
+    e->opened = e->first_seen = false;
     r->n_queued += e->state == ENTRY_ASSIGNED;
     e->state = ENTRY_QUEUED;
     entry_remove(e);
@@ -186,6 +193,14 @@ static void inexact(struct entry *e, const char *message)
     entry_end(e, STATUS_INEXACT, FINISH_NONE, message);
 }
 
+static struct logprob_rows rows_behind(const struct logprob_rows *l, uint32_t skip)
+{
+    return (struct logprob_rows){.n_top = l->n_top,
+                                 .value = l->value + skip,
+                                 .top_ids = l->top_ids + (size_t)skip * l->n_top,
+                                 .top_values = l->top_values + (size_t)skip * l->n_top};
+}
+
 /* Merges ids by sequence number. False when the entry has ended over it. */
 static bool merge_tokens(struct entry *e, const struct wire_result *m)
 {
@@ -213,13 +228,9 @@ static bool merge_tokens(struct entry *e, const struct wire_result *m)
     }
     if (e->n_ids > n_before && !e->closing) {
         const uint32_t skip = n_before - m->start;
-        const struct logprob_rows *l = &m->logprobs;
         struct logprob_rows rows = {0};
         if (m->has_logprobs)
-            rows = (struct logprob_rows){.n_top = l->n_top,
-                                         .value = l->value + skip,
-                                         .top_ids = l->top_ids + (size_t)skip * l->n_top,
-                                         .top_values = l->top_values + (size_t)skip * l->n_top};
+            rows = rows_behind(&m->logprobs, skip);
         const struct token_event event = {.kind = TOKEN_EVENT_TOKENS,
                                           .start = n_before,
                                           .n = e->n_ids - n_before,
@@ -230,13 +241,25 @@ static bool merge_tokens(struct entry *e, const struct wire_result *m)
     return true;
 }
 
+static bool lacks_rows(const struct entry *e)
+{
+    const struct resume *r = &e->request->resume;
+
+    return r->n_prompt_logprobs >= 0 && e->n_prompt_rows + 1 < r->n_prompt;
+}
+
+/* A resume begins with the first row again, in parts of other sizes. */
 static void prompt_rows(struct entry *e, const struct wire_result *m)
 {
-    if (m->start != e->n_prompt_rows + 1 || !m->has_logprobs)
-        return; /* a resume repeats them */
-    e->n_prompt_rows += m->n_ids;
-    const struct token_event event = {
-        .kind = TOKEN_EVENT_PROMPT_LOGPROBS, .start = m->start, .n = m->n_ids, .logprobs = &m->logprobs};
+    if (!m->has_logprobs || m->start == 0 || m->start > e->n_prompt_rows + 1 || m->n_ids <= e->n_prompt_rows + 1 - m->start)
+        return;
+    const uint32_t skip = e->n_prompt_rows + 1 - m->start;
+    const struct logprob_rows rows = rows_behind(&m->logprobs, skip);
+    const struct token_event event = {.kind = TOKEN_EVENT_PROMPT_LOGPROBS,
+                                      .start = m->start + skip,
+                                      .n = m->n_ids - skip,
+                                      .logprobs = &rows};
+    e->n_prompt_rows += event.n;
     if (!e->closing)
         e->sink.event(e->sink.context, &event);
 }
@@ -258,10 +281,79 @@ static bool worth_retrying(enum status error)
     }
 }
 
-/* The entry may be gone when this returns. */
-void entry_result(struct entry *e, struct peer_link *link, const struct wire_result *m)
+/* The two links know no common order: what the decode node says waits until the prompt's rows are complete. */
+static void hold(struct entry *e, const struct wire_result *m)
 {
-    const bool from_prefill = !strcmp(peer_link_id(link), e->prefill_node);
+    e->first_seen = true;
+    if (wire_result_append(&e->held, m) != STATUS_OK)
+        entry_retry(e, STATUS_NO_MEMORY, status_message());
+}
+
+/* The entry may be gone when this returns. */
+static void release_held(struct entry *e)
+{
+    struct router *r = e->router;
+    const struct request_key key = e->request->key;
+    char node_id[NODE_ID_BYTES];
+    struct buffer frames = {0};
+    struct arena arena = {0};
+    struct wire_result *results;
+    struct wire_frame f;
+    uint32_t n;
+    size_t used;
+
+    if (!e->held.n && !e->held.frames.len)
+        return;
+    memcpy(node_id, e->decode_node, sizeof node_id);
+    if (wire_encode_results(&frames, &e->held) != STATUS_OK) {
+        entry_retry(e, STATUS_NO_MEMORY, status_message());
+        frames.len = 0;
+    }
+    for (size_t at = 0; at < frames.len; at += used) {
+        if (wire_frame_parse((const uint8_t *)frames.data + at, frames.len - at, &f, &used) != STATUS_OK || !used ||
+            wire_decode_results(&f, &arena, &results, &n) != STATUS_OK)
+            break; /* only when memory is out; the router then waits for what can no longer come, until its deadline */
+        for (uint32_t i = 0; i < n; i++) {
+            struct entry *still = entry_find(r, &key);
+            if (still && !still->closing)
+                entry_result(still, node_id, &results[i]);
+        }
+    }
+    arena_deinit(&arena);
+    buffer_deinit(&frames);
+}
+
+/* Once its first token is out, the decode node may own a request whose prefill node has nothing more to say about it. A
+ * prefill node that still holds the pages finds another target; if it does not soon, there was nobody left to. */
+static void note_decode_link(struct entry *e, int64_t now_ms)
+{
+    const bool adrift = e->state == ENTRY_ASSIGNED && e->first_seen && e->opened &&
+                        !peer_hub_find(e->router->hub, e->decode_node);
+
+    if (!adrift)
+        e->adrift_ms = 0;
+    else if (!e->adrift_ms)
+        e->adrift_ms = now_ms;
+}
+
+void entry_node_lost(struct entry *e, const char *node_id, int64_t now_ms)
+{
+    char message[160];
+
+    if (e->state != ENTRY_ASSIGNED)
+        return;
+    if (strcmp(e->owner == OWNER_PREFILL ? e->prefill_node : e->decode_node, node_id)) {
+        note_decode_link(e, now_ms);
+        return;
+    }
+    snprintf(message, sizeof message, "the link to %s was lost", node_id);
+    entry_retry(e, STATUS_PEER_LOST, message);
+}
+
+/* The entry may be gone when this returns. */
+void entry_result(struct entry *e, const char *node_id, const struct wire_result *m)
+{
+    const bool from_prefill = !strcmp(node_id, e->prefill_node);
 
     if (e->state != ENTRY_ASSIGNED || m->attempt != e->request->attempt)
         return; /* of an attempt that was given up */
@@ -276,9 +368,17 @@ void entry_result(struct entry *e, struct peer_link *link, const struct wire_res
         }
         return;
     }
+    if (lacks_rows(e) && (m->phase == WIRE_PHASE_ACCEPTED || m->phase == WIRE_PHASE_CONTINUATION)) {
+        snprintf(e->decode_node, sizeof e->decode_node, "%s", node_id);
+        e->opened = true;
+        hold(e, m);
+        return;
+    }
     switch (m->phase) {
     case WIRE_PHASE_OPENED:
         snprintf(e->decode_node, sizeof e->decode_node, "%s", m->decode_node);
+        e->opened = true;
+        note_decode_link(e, clock_now_ms());
         return;
     case WIRE_PHASE_PROMPT_LOGPROBS:
         e->in_result = true;
@@ -290,10 +390,18 @@ void entry_result(struct entry *e, struct peer_link *link, const struct wire_res
     case WIRE_PHASE_FIRST_TOKEN:
         if (e->request->attempt == 1)
             e->n_cached = m->n_cached;
+        if (lacks_rows(e)) {
+            inexact(e, "the first token came before the prompt's log-probabilities were complete");
+            return;
+        }
+        e->first_seen = true;
+        note_decode_link(e, clock_now_ms());
         break;
     case WIRE_PHASE_ACCEPTED:
         e->owner = OWNER_DECODE;
-        snprintf(e->decode_node, sizeof e->decode_node, "%s", peer_link_id(link));
+        e->first_seen = e->opened = true;
+        snprintf(e->decode_node, sizeof e->decode_node, "%s", node_id);
+        note_decode_link(e, clock_now_ms());
         e->router->n_handed_off++;
         break;
     case WIRE_PHASE_CONTINUATION:
@@ -310,6 +418,8 @@ void entry_result(struct entry *e, struct peer_link *link, const struct wire_res
     }
     if (!m->done) {
         renew_window(e);
+        if (m->phase == WIRE_PHASE_FIRST_TOKEN)
+            release_held(e);
         return;
     }
     if (!e->ended_by_ids || e->finish_by_ids != m->finish || m->n_generated != e->n_ids)

@@ -7,7 +7,7 @@
 enum entry_state { ENTRY_QUEUED, ENTRY_ASSIGNED };
 enum entry_owner { OWNER_PREFILL, OWNER_DECODE };
 
-enum { WINDOW_TOKENS = 1024, MAX_FAILURES = 3, RETRY_PAUSE_MS = 50, TICK_MS = 50, MAX_NODES = 64 };
+enum { WINDOW_TOKENS = 1024, MAX_FAILURES = 3, RETRY_PAUSE_MS = 50, TICK_MS = 50, MAX_NODES = 64, ADRIFT_MS = 500 };
 
 /* One request: what was asked, what has come back, who has it. */
 struct entry {
@@ -26,6 +26,10 @@ struct entry {
     uint32_t n_prompt_rows;
     uint32_t n_cached, window_tokens;
     char prefill_node[NODE_ID_BYTES], decode_node[NODE_ID_BYTES];
+    bool opened;         /* decode_node is what the prefill node says, no longer a guess */
+    bool first_seen;     /* this attempt's first token is out: the decode node may own it without our knowing */
+    int64_t adrift_ms;   /* since when that decode node is not linked; 0: it is */
+    struct wire_result_batch held; /* what the decode node said before all of the prompt's rows were here */
     uint32_t n_failures; /* of nodes or hand-offs; refusals for want of room do not count */
     enum status last_error;
     char last_message[256];
@@ -39,6 +43,7 @@ struct router {
     struct service service; /* first */
     struct router_options options;
     struct peer_hub *hub;
+    struct entry *walk; /* the next one of a walk during which any entry may end */
     struct entry *first, *last; /* queued ones in order of service: resumed ones first */
     uint32_t n_entries, n_queued;
     uint64_t journal_bytes;
@@ -64,7 +69,9 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
 /* Tries again elsewhere, from what the journal holds. */
 void entry_retry(struct entry *e, enum status reason, const char *message);
 void entry_cancel_on_nodes(const struct entry *e);
-void entry_result(struct entry *e, struct peer_link *link, const struct wire_result *m);
+void entry_result(struct entry *e, const char *node_id, const struct wire_result *m);
+/* A node is gone. The entry may be, when this returns. */
+void entry_node_lost(struct entry *e, const char *node_id, int64_t now_ms);
 
 /* dispatch.c: the queue */
 void dispatch(struct router *r);

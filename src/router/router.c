@@ -208,7 +208,7 @@ static enum status on_message(void *context, struct peer_link *link, const struc
     for (uint32_t i = 0; status == STATUS_OK && i < n; i++) {
         struct entry *e = entry_find(r, &results[i].key);
         if (e && !e->closing)
-            entry_result(e, link, &results[i]);
+            entry_result(e, peer_link_id(link), &results[i]);
     }
     arena_deinit(&arena);
     if (r->n_queued)
@@ -225,14 +225,12 @@ static void on_link_up(void *context, struct peer_link *link)
 static void on_link_down(void *context, struct peer_link *link, enum status reason)
 {
     struct router *r = context;
-    const char *id = peer_link_id(link);
-    char message[160];
+    char id[NODE_ID_BYTES];
 
-    snprintf(message, sizeof message, "the link to %s was lost", id);
-    for (struct entry *e = r->first, *next; e; e = next) {
-        next = e->next;
-        if (e->state == ENTRY_ASSIGNED && !strcmp(e->owner == OWNER_PREFILL ? e->prefill_node : e->decode_node, id))
-            entry_retry(e, STATUS_PEER_LOST, message);
+    snprintf(id, sizeof id, "%s", peer_link_id(link));
+    for (struct entry *e = r->first; e; e = r->walk) {
+        r->walk = e->next;
+        entry_node_lost(e, id, clock_now_ms());
     }
 }
 
