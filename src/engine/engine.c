@@ -216,6 +216,8 @@ static void obey(struct engine *e, struct sequence *s, uint32_t commands)
         begin(e, s);
     } else if (commands & COMMAND_FINISH) {
         sequence_end(e, s, s->status, s->message);
+    } else if ((commands & COMMAND_CANCEL) && (commands & COMMAND_COMMIT)) {
+        sequence_end(e, s, STATUS_CANCELLED, "cancelled"); /* with its commit the loop let the pages go */
     } else if (commands & COMMAND_CANCEL) {
         stop_computing(e, s, STATUS_CANCELLED, "cancelled");
     } else if (commands & COMMAND_COMMIT) {
