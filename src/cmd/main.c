@@ -1,5 +1,6 @@
 /* baton: `baton COMMAND ...`; under the name baton-server it is `baton serve`. */
 #include "cmd/cmd.h"
+#include "cmd/inspect.h"
 #include "cmd/tokenize.h"
 
 #include "base/checked.h"
@@ -17,6 +18,7 @@ static const struct command {
     {"serve", cmd_serve, false, "the server: hybrid, prefill, decode or router"},
     {"run", cmd_run, false, "answers one prompt on the terminal"},
     {"tokenize", cmd_tokenize, true, "text to ids, and back"},
+    {"inspect", cmd_inspect, true, "what is in a model file, and the memory it takes"},
     {"score", cmd_score, false, "log-probabilities of given ids"},
     {"bench", cmd_bench, false, "prefill and decode speed"},
 };
