@@ -37,11 +37,6 @@ static inline simde__m512 emulated_join(__m256 low, __m256 high)
     emulated_join(_mm256_cvtph_ps(_mm256_castsi256_si128(v)),                                      \
                   _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)))
 
-/* Kept as functions and loops: an emulated instruction is hundreds, and unrolled they take minutes
- * to compile. */
-#define INLINE static __attribute__((noinline, unused))
-#define UNROLL
-
 #define compute_tier_avx512vnni compute_tier_avx512vnni_emulated
 #define avx512vnni_panel_bytes emulated_panel_bytes
 #define avx512vnni_pack emulated_pack

@@ -12,7 +12,10 @@
 
 #include <immintrin.h>
 
-#ifndef INLINE /* the emulation's build keeps functions whole */
+#ifdef COMPUTE_SMALL_CODE /* sanitizers and emulation: unrolled, these files take minutes to compile */
+#define INLINE static __attribute__((noinline, unused))
+#define UNROLL
+#else
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
