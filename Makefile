@@ -9,21 +9,23 @@ FUZZ_SECONDS ?= 60
 
 .PHONY: all setup model demo check check-quick check-asan check-tsan bench fuzz fmt install clean build-%
 
+all: TARGETS = baton
 all: build-release
 
 # What a fresh Debian machine lacks: packages by apt, then a private Python environment. Nothing happens when all is there.
 setup:
 	@tools/setup.sh
 
+# The program alone is enough to run; tests are built where they are run.
 build-%: setup
 	@test -f build/$*/build.ninja || cmake --preset $* >/dev/null
-	@ninja -C build/$* -j $(JOBS) | grep -v '^\[' || true
-	@ninja -C build/$* -j $(JOBS) >/dev/null
+	@tools/ninja.sh build/$* $(JOBS) $(TARGETS)
 
 model: $(MODEL)
 $(MODEL): | setup
 	@tools/fetch_model.sh $@
 
+demo: TARGETS = baton
 demo: build-release $(MODEL)
 	@$(PYTHON) tools/demo.py
 
@@ -36,6 +38,7 @@ check-asan: build-asan-ubsan $(MODEL)
 check-tsan: build-tsan $(MODEL)
 	@tools/check.sh sanitize build/tsan
 
+bench: TARGETS = baton
 bench: build-release $(MODEL)
 	@$(PYTHON) bench/peers.py --model $(MODEL)
 	@$(PYTHON) bench/handoff.py --model $(MODEL)
@@ -46,7 +49,8 @@ fuzz: build-fuzz
 fmt:
 	@git ls-files '*.c' '*.h' | grep -v '_table\.c$$' | xargs clang-format -i
 
-install: build-release
+install: TARGETS = baton
+all: build-release
 	@cmake --install build/release --prefix $(PREFIX) >/dev/null && echo "installed $(PREFIX)/bin/baton"
 
 clean:
