@@ -1,17 +1,21 @@
 /* The workers. All run the same list of operations; within one they claim tasks from a counter, and
- * between two they meet at a barrier that spins briefly and then sleeps. Which worker runs a task
- * never changes a bit (EXACTNESS 3). */
+ * between two they meet at a barrier that spins briefly, yields, then sleeps. Which worker runs a
+ * task never changes a bit (EXACTNESS 3). */
 #include "compute/internal.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#define SPINS_BARRIER                                                                              \
-    4000 /* tens of microseconds: tasks are small, so workers come nearly together */
-#define SPINS_IDLE 1000
+/* Spinning finds a worker that comes within microseconds; yielding costs little on an idle machine
+ * and, on a crowded one, lets the very thread run that is waited for; sleeping costs the waker tens
+ * of microseconds. */
+#define SPINS 200
+#define YIELDS_BARRIER 100
+#define YIELDS_IDLE 400 /* between steps: as long as sampling takes */
 
 struct pool {
     uint32_t n;
@@ -45,12 +49,15 @@ static void check_float_mode(void)
 #endif
 }
 
-static void wait_change(struct pool *p, uint32_t generation, uint32_t spins)
+static void wait_change(struct pool *p, uint32_t generation, uint32_t yields)
 {
-    for (uint32_t i = 0; i < spins; i++) {
+    for (uint32_t i = 0; i < SPINS + yields; i++) {
         if (atomic_load_explicit(&p->generation, memory_order_acquire) != generation)
             return;
-        relax();
+        if (i < SPINS)
+            relax();
+        else
+            sched_yield();
     }
     pthread_mutex_lock(&p->mutex);
     atomic_fetch_add(&p->sleepers, 1);
@@ -61,14 +68,14 @@ static void wait_change(struct pool *p, uint32_t generation, uint32_t spins)
 }
 
 /* All n meet; the last to come lets the others go. */
-static void barrier(struct pool *p, uint32_t spins)
+static void barrier(struct pool *p, uint32_t yields)
 {
     uint32_t generation = atomic_load(&p->generation);
 
     if (p->n == 1)
         return;
     if (atomic_fetch_add(&p->arrived, 1) + 1 < p->n) {
-        wait_change(p, generation, spins);
+        wait_change(p, generation, yields);
         return;
     }
     atomic_store(&p->arrived, 0);
@@ -102,10 +109,10 @@ static void run_list(struct worker *w, struct pool *p)
                 break;
             op->run(w, op, task);
         }
-        barrier(p, SPINS_BARRIER);
+        barrier(p, YIELDS_BARRIER);
     }
     if (!meets_at_end)
-        barrier(p, SPINS_BARRIER);
+        barrier(p, YIELDS_BARRIER);
 }
 
 static void *worker_main(void *argument)
@@ -115,7 +122,7 @@ static void *worker_main(void *argument)
 
     check_float_mode();
     for (;;) {
-        barrier(p, SPINS_IDLE); /* worker 0 arrives when it has a list */
+        barrier(p, YIELDS_IDLE); /* worker 0 arrives when it has a list */
         if (atomic_load(&p->stop))
             return NULL;
         run_list(w, p);
@@ -147,7 +154,7 @@ enum status pool_run(struct pool *p, struct op *ops, uint32_t n_ops, uint64_t sc
     TRY(reserve_scratch(p, scratch_bytes));
     p->ops = ops;
     p->n_ops = n_ops;
-    barrier(p, SPINS_BARRIER);
+    barrier(p, YIELDS_BARRIER);
     run_list(&p->workers[0], p);
     return STATUS_OK;
 }
@@ -203,7 +210,7 @@ void pool_destroy(struct pool **pp)
     if (p->n_started) {
         /* If some were never started they are counted as having come. */
         atomic_fetch_add(&p->arrived, p->n - 1 - p->n_started);
-        barrier(p, SPINS_BARRIER);
+        barrier(p, YIELDS_BARRIER);
     }
     for (uint32_t i = 1; i <= p->n_started; i++)
         pthread_join(p->threads[i], NULL);
