@@ -156,7 +156,7 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w,
     }
 }
 
-/* All of K for a tile: y[panel][row][16]. */
+/* All of K for a tile, prefetching the panels so many bytes ahead: y[panel][row][16]. */
 INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
                  const struct avx512vnni_q8 *x, const struct avx512vnni_outliers *o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[AVX512_TILE][16])
@@ -169,7 +169,7 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
         UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
             _mm512_setzero_ps();
         for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0; b--, x++) {
-            if (!k.unpacked && rows == 1)
+            if (!k.unpacked)
                 UNROLL for (int p = 0; p < panels; p++)
                     UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
                         _mm_prefetch((const char *)(at[p] + ahead + line), _MM_HINT_T0);
@@ -301,7 +301,8 @@ static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
     for (uint32_t row = t->row_begin; row < t->row_end; row += AVX512_TILE) {
         uint32_t rows = MIN(AVX512_TILE, t->row_end - row);
         uint64_t at = row / AVX512_TILE;
-        by_rows[rows - 1](w, ahead, (const void *)(t->acts->q8 + at * t->acts->q8_tile_bytes),
+        by_rows[rows - 1](w, row == t->row_begin ? ahead : 0,
+                          (const void *)(t->acts->q8 + at * t->acts->q8_tile_bytes),
                           (const void *)(t->acts->outliers + at * t->acts->outlier_tile_bytes),
                           t->matrix->k, y);
         for (uint32_t p = 0; p < panels; p++) {

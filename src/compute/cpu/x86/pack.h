@@ -43,25 +43,52 @@ static void put_scales(uint8_t *to, const float *from, size_t stride, bool half)
     }
 }
 
+/* Nibbles of 4-, 5- and 6-bit weights, the two groups of a byte together. */
+static void put_nibbles(const int16_t *w, uint32_t stride, int32_t offset, uint8_t *to)
+{
+    for (uint32_t o = 0; o < PANEL; o++, w += stride)
+        for (uint32_t j = 0; j < 4; j++)
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t low = (uint32_t)(w[8 * j + i] + offset),
+                         high = (uint32_t)(w[8 * j + 4 + i] + offset);
+                to[j * 4 * PANEL + o * 4 + i] = (uint8_t)((low & 15) | (high & 15) << 4);
+            }
+}
+
+static void put_upper_bits(enum weight_form form, const int16_t *w, uint32_t stride, int32_t offset,
+                           uint8_t *to)
+{
+    memset(to, 0, (form == WEIGHT_U5 ? 4 : 8) * PANEL);
+    for (uint32_t o = 0; o < PANEL; o++)
+        for (uint32_t k = 0; k < BLOCK; k++) {
+            uint32_t g = k / 4, at = o * 4 + k % 4,
+                     u = (uint32_t)(w[(size_t)o * stride + k] + offset) >> 4;
+            if (form == WEIGHT_U5)
+                to[at] |= (uint8_t)(u << g);
+            else
+                to[g / 4 * 4 * PANEL + at] |= (uint8_t)(u << 2 * (g & 3));
+        }
+}
+
 static void put_integers(enum weight_form form, const int16_t *w, uint32_t stride, int32_t offset,
                          uint8_t *to)
 {
-    for (uint32_t o = 0; o < PANEL; o++)
-        for (uint32_t k = 0; k < BLOCK; k++) {
-            int16_t value = w[(size_t)o * stride + k];
-            uint32_t g = k / 4, at = o * 4 + k % 4, u = (uint32_t)(value + offset);
-            if (form == WEIGHT_I16) {
-                memcpy(to + (k / 2) * 4 * PANEL + o * 4 + k % 2 * 2, &value, 2);
-            } else if (form == WEIGHT_S8) {
-                to[g * 4 * PANEL + at] = (uint8_t)(value + S8_OFFSET);
-            } else {
-                to[g / 2 * 4 * PANEL + at] |= (uint8_t)((u & 15) << 4 * (g & 1));
-                if (form == WEIGHT_U5)
-                    to[16 * PANEL + at] |= (uint8_t)((u >> 4) << g);
-                if (form == WEIGHT_U6)
-                    to[16 * PANEL + g / 4 * 4 * PANEL + at] |= (uint8_t)((u >> 4) << 2 * (g & 3));
-            }
-        }
+    if (form == WEIGHT_I16) {
+        for (uint32_t o = 0; o < PANEL; o++)
+            for (uint32_t k = 0; k < BLOCK; k += 2)
+                memcpy(to + k / 2 * 4 * PANEL + o * 4, w + (size_t)o * stride + k, 4);
+        return;
+    }
+    if (form == WEIGHT_S8) {
+        for (uint32_t o = 0; o < PANEL; o++)
+            for (uint32_t k = 0; k < BLOCK; k++)
+                to[k / 4 * 4 * PANEL + o * 4 + k % 4] =
+                    (uint8_t)(w[(size_t)o * stride + k] + S8_OFFSET);
+        return;
+    }
+    put_nibbles(w, stride, offset, to);
+    if (form != WEIGHT_U4)
+        put_upper_bits(form, w, stride, offset, to + 16 * PANEL);
 }
 
 void X86(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
@@ -76,7 +103,6 @@ void X86(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8
         return;
     }
     for (uint32_t b = 0; b < m->n_blocks; b++, to += bytes) {
-        memset(to, 0, integer_bytes(m->form));
         put_integers(m->form, raw->w + b * BLOCK, raw->stride, m->offset, to);
         uint8_t *scales = to + integer_bytes(m->form);
         size_t stride = (size_t)m->n_blocks * 2;
