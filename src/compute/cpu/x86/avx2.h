@@ -12,7 +12,8 @@
 
 #include <immintrin.h>
 
-#ifdef COMPUTE_SMALL_CODE /* sanitizers and emulation: unrolled, these files take minutes to compile */
+#ifdef COMPUTE_SMALL_CODE /* sanitizers and emulation: unrolled, these files take minutes to       \
+                             compile */
 #define INLINE static __attribute__((noinline, unused))
 #define UNROLL
 #else

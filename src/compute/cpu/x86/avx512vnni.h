@@ -19,6 +19,7 @@ bool avx512vnni_quantise(struct compute_acts *a, uint32_t row, const float *x);
 void avx512vnni_matmul(const struct matmul_task *t);
 void avx512vnni_matmul_float(const struct matmul_task *t);
 uint64_t avx512vnni_matmul_scratch(const struct compute_matrix *m);
+void avx512vnni_attention(const struct attention_task *t);
 void avx512vnni_finish(const struct compute_product *p, const float *y, uint32_t row,
                        uint32_t output, uint32_t n);
 

@@ -1,4 +1,4 @@
-/* The AVX-512 VNNI tier: the AVX2 tier with wider matrices. */
+/* The AVX-512 VNNI tier: the AVX2 tier with wider matrices and attention. */
 #include "compute/cpu/x86/avx512vnni.h"
 
 void compute_tier_avx512vnni(struct compute_ops *ops)
@@ -12,4 +12,5 @@ void compute_tier_avx512vnni(struct compute_ops *ops)
     ops->quantise = avx512vnni_quantise;
     ops->matmul = avx512vnni_matmul;
     ops->matmul_scratch = avx512vnni_matmul_scratch;
+    ops->attention = avx512vnni_attention;
 }
