@@ -135,6 +135,7 @@ void compute_destroy(struct compute **c)
     pool_destroy(&(*c)->pool);
     free((*c)->list);
     free((*c)->groups);
+    free((*c)->parts);
     free(*c);
     *c = NULL;
 }

@@ -127,6 +127,11 @@ struct attention_task {
     uint32_t first, n;    /* entries of one sequence */
     uint32_t kv_head;
     float *out;
+    /* One segment of one entry alone, keys [begin, end): for each head of the group m, l and o go
+     * to part, and attention_merge() puts segments together. NULL: all keys, to out. */
+    float *part; /* head h of the group at part + h * part_stride */
+    uint64_t part_stride;
+    uint32_t begin, end;
     void *scratch;
 };
 
@@ -151,6 +156,8 @@ struct compute_ops {
     void (*store)(const struct compute_batch *b, const struct compute_attention *a, uint32_t row,
                   const float *k, const float *v);
     void (*attention)(const struct attention_task *t);
+    /* Shapes: parts [n][2 + head_dim], in order; out [head_dim]. */
+    void (*attention_merge)(const float *parts, uint32_t n, uint32_t head_dim, float *out);
     void (*soft_cap)(float *z, uint32_t n, float cap);
     void (*dequantise)(enum dtype type, const void *row, uint32_t k, float *out);
     void (*exp2)(const float *x, uint32_t n, float *y);
@@ -247,7 +254,7 @@ struct op {
             struct compute_attention a;
             float *q, *k;
             const float *v;
-            uint32_t first_group, n_groups;
+            uint32_t first_group, n_groups, n_segments; /* n_segments 0: whole entries */
         } attention;
         struct {
             const struct compute_rope_table *table;
@@ -271,6 +278,8 @@ struct compute {
     uint32_t n_ops, max_ops;
     struct group *groups;
     uint32_t n_groups, max_groups;
+    float *parts; /* attention by segments: [entries][heads][segments][2 + head_dim] */
+    uint64_t max_parts;
     bool failed;            /* to enqueue */
     uint64_t scratch_bytes; /* that this step's tasks need */
     _Atomic uint64_t progress;

@@ -262,7 +262,13 @@ static enum status check_attention(struct bench *b, bool halves, float soft_cap)
         positions[i] = PAGES * PAGE_TOKENS - 7 - QUERIES + i -
                        (i == 0 ? 260 : 0); /* the first within one segment */
     for (uint32_t h = 0; h < KV_HEADS; h++) {
-        struct attention_task t = {&a, &batch, q, NULL, 0, QUERIES, h, out, b->scratch};
+        struct attention_task t = {.a = &a,
+                                   .batch = &batch,
+                                   .q = q,
+                                   .n = QUERIES,
+                                   .kv_head = h,
+                                   .out = out,
+                                   .scratch = b->scratch};
         b->ops->attention(&t);
         t.first = QUERIES - 1; /* one row alone gives the same: hashed again */
         t.n = 1;

@@ -331,24 +331,97 @@ void compute_attention_store(struct compute *c, const struct compute_attention *
     op->u.attention.v = v;
 }
 
-static void run_attention(struct worker *w, struct op *op, uint32_t task)
+static struct attention_task attention_task(struct worker *w, const struct op *op,
+                                            const struct group *g, uint32_t kv_head)
 {
-    const struct compute_attention *a = &op->u.attention.a;
-    /* The last groups of a chunk have the most keys: first, so that no worker ends with one. */
-    uint32_t g = op->u.attention.n_groups - 1 - task / a->n_kv_heads;
-    struct group *group = &w->c->groups[op->u.attention.first_group + g];
-    struct attention_task t = {
-        .a = a,
+    return (struct attention_task){
+        .a = &op->u.attention.a,
         .batch = &w->c->batch,
         .q = op->in,
         .rows = op->rows,
-        .first = group->first,
-        .n = group->n,
-        .kv_head = task % a->n_kv_heads,
+        .first = g->first,
+        .n = g->n,
+        .kv_head = kv_head,
         .out = op->out,
         .scratch = w->scratch,
     };
+}
+
+static void run_attention(struct worker *w, struct op *op, uint32_t task)
+{
+    uint32_t n_kv_heads = op->u.attention.a.n_kv_heads;
+    /* The last groups of a chunk have the most keys: first, so that no worker ends with one. */
+    uint32_t g = op->u.attention.first_group + op->u.attention.n_groups - 1 - task / n_kv_heads;
+    struct attention_task t = attention_task(w, op, &w->c->groups[g], task % n_kv_heads);
+
     w->c->ops.attention(&t);
+}
+
+/* ---- attention by segments: for a few rows with long contexts, so that every worker has something
+ * to do ---- */
+
+static uint32_t segments_of(const struct compute *c, const struct op *op, uint32_t i)
+{
+    return c->batch.positions[row_of(op, i)] / ATTENTION_KEYS + 1;
+}
+
+static float *part_of(const struct compute *c, const struct op *op, uint32_t i, uint32_t head,
+                      uint32_t segment)
+{
+    const struct compute_attention *a = &op->u.attention.a;
+
+    return c->parts + (((size_t)i * a->n_heads + head) * op->u.attention.n_segments + segment) *
+                          (2 + a->head_dim);
+}
+
+static void run_segment(struct worker *w, struct op *op, uint32_t task)
+{
+    const struct compute_attention *a = &op->u.attention.a;
+    uint32_t segment = task % op->u.attention.n_segments,
+             kv_head = task / op->u.attention.n_segments % a->n_kv_heads;
+    uint32_t i = task / op->u.attention.n_segments / a->n_kv_heads;
+
+    if (segment >= segments_of(w->c, op, i))
+        return;
+    struct attention_task t = attention_task(w, op, &(struct group){i, 1}, kv_head);
+    t.part = part_of(w->c, op, i, kv_head * (a->n_heads / a->n_kv_heads), segment);
+    t.part_stride = (uint64_t)op->u.attention.n_segments * (2 + a->head_dim);
+    t.begin = segment * ATTENTION_KEYS;
+    t.end = MIN(t.begin + ATTENTION_KEYS, w->c->batch.positions[row_of(op, i)] + 1);
+    w->c->ops.attention(&t);
+}
+
+static void run_merge(struct worker *w, struct op *op, uint32_t i)
+{
+    const struct compute_attention *a = &op->u.attention.a;
+
+    for (uint32_t h = 0; h < a->n_heads; h++)
+        w->c->ops.attention_merge(part_of(w->c, op, i, h, 0), segments_of(w->c, op, i), a->head_dim,
+                                  op->out + ((size_t)i * a->n_heads + h) * a->head_dim);
+}
+
+/* True if there are so few tasks of whole rows that workers would wait for one another. */
+static bool by_segments(struct compute *c, struct op *op)
+{
+    const struct compute_attention *a = &op->u.attention.a;
+    uint32_t most = 0;
+
+    if (c->n_threads == 1 || (uint64_t)op->n * a->n_kv_heads >= 8 * (uint64_t)c->n_threads)
+        return false;
+    for (uint32_t i = 0; i < op->n; i++)
+        most = MAX(most, segments_of(c, op, i));
+    if (most < 2)
+        return false;
+    uint64_t floats = (uint64_t)op->n * a->n_heads * most * (2 + a->head_dim);
+    if (floats > c->max_parts) {
+        float *parts = memory_grow(c->parts, floats, sizeof *parts);
+        if (!parts)
+            return false; /* it goes without */
+        c->parts = parts;
+        c->max_parts = floats;
+    }
+    op->u.attention.n_segments = most;
+    return true;
 }
 
 /* Entries of one sequence that one task takes together, for they share its pages. */
@@ -384,11 +457,22 @@ void compute_attention(struct compute *c, const struct compute_attention *a, con
     op->rows = rows;
     op->out = out;
     op->u.attention.a = *a;
+    need_scratch(c, attention_scratch_bytes(most * heads, a->head_dim));
+    if (by_segments(c, op)) {
+        op->run = run_segment;
+        op->n_tasks = n * a->n_kv_heads * op->u.attention.n_segments;
+        struct op whole = *op; /* the list may move */
+        struct op *merge = enqueue(c, run_merge, n);
+        merge->n = n;
+        merge->rows = rows;
+        merge->out = out;
+        merge->u.attention = whole.u.attention;
+        return;
+    }
     op->u.attention.first_group = c->n_groups;
     add_groups(c, op, most);
     op->u.attention.n_groups = c->n_groups - op->u.attention.first_group;
     op->n_tasks = op->u.attention.n_groups * a->n_kv_heads;
-    need_scratch(c, attention_scratch_bytes(most * heads, a->head_dim));
 }
 
 /* ---- logits ---- */

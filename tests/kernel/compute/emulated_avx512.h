@@ -46,6 +46,7 @@ static inline simde__m512 emulated_join(__m256 low, __m256 high)
 #define avx512vnni_matmul_float emulated_matmul_float
 #define avx512vnni_matmul_scratch emulated_matmul_scratch
 #define avx512vnni_attention emulated_attention
+#define avx512vnni_attention_merge emulated_attention_merge
 #define avx512vnni_finish emulated_finish
 
 #endif

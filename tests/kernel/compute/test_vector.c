@@ -167,10 +167,49 @@ static void attend(const struct compute_ops *ops, struct scene *s, uint32_t firs
     void *scratch = test_alloc(attention_scratch_bytes(64 * 8, s->a.head_dim));
 
     for (uint32_t h = 0; h < s->a.n_kv_heads; h++) {
-        struct attention_task t = {&s->a, &s->batch, s->q, NULL, first, n, h, out, scratch};
+        struct attention_task t = {.a = &s->a,
+                                   .batch = &s->batch,
+                                   .q = s->q,
+                                   .first = first,
+                                   .n = n,
+                                   .kv_head = h,
+                                   .out = out,
+                                   .scratch = scratch};
         ops->attention(&t);
     }
     free(scratch);
+}
+
+static void attend_by_segments(const struct compute_ops *ops, struct scene *s, uint32_t i,
+                               float *out)
+{
+    uint32_t hd = s->a.head_dim, heads = s->a.n_heads / s->a.n_kv_heads,
+             n_keys = s->positions[i] + 1;
+    uint32_t n = (n_keys + ATTENTION_KEYS - 1) / ATTENTION_KEYS;
+    void *scratch = test_alloc(attention_scratch_bytes(64 * 8, hd));
+    float *parts = test_alloc((uint64_t)heads * n * (2 + hd) * 4);
+
+    for (uint32_t h = 0; h < s->a.n_kv_heads; h++) {
+        for (uint32_t g = n; g-- > 0;) {
+            struct attention_task t = {.a = &s->a,
+                                       .batch = &s->batch,
+                                       .q = s->q,
+                                       .first = i,
+                                       .n = 1,
+                                       .kv_head = h,
+                                       .part = parts + g * (2 + hd),
+                                       .part_stride = (uint64_t)n * (2 + hd),
+                                       .begin = g * ATTENTION_KEYS,
+                                       .end = MIN((g + 1) * ATTENTION_KEYS, n_keys),
+                                       .scratch = scratch};
+            ops->attention(&t);
+        }
+        for (uint32_t g = 0; g < heads; g++)
+            ops->attention_merge(parts + (size_t)g * n * (2 + hd), n, hd,
+                                 out + ((size_t)i * s->a.n_heads + h * heads + g) * hd);
+    }
+    free(scratch);
+    free(parts);
 }
 
 static void test_attention(void **state)
@@ -201,6 +240,11 @@ static void test_attention(void **state)
             memset(s.out, 0, (size_t)n * width * 4);
             for (uint32_t i = 0; i < n; i++)
                 attend(&ops, &s, i, 1, s.out);
+            assert_memory_equal(s.out, s.want, (size_t)n * width * 4);
+            /* By segments too. */
+            memset(s.out, 0, (size_t)n * width * 4);
+            for (uint32_t i = 0; i < n; i++)
+                attend_by_segments(&ops, &s, i, s.out);
             assert_memory_equal(s.out, s.want, (size_t)n * width * 4);
             free_scene(&s);
         }

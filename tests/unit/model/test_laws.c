@@ -141,7 +141,8 @@ static void test_chunks(void **state)
         world_create(&whole, &models[i], 1, NULL);
         run_chunks(&whole, 0, TOKENS);
         for (size_t j = 0; j < ARRAY_LENGTH(chunks); j++) {
-            world_create(&w, &models[i], 1, NULL);
+            world_create(&w, &models[i], j == 0 ? 2 : 1,
+                         NULL); /* one row and two workers: attention by segments */
             run_chunks(&w, 0, chunks[j]);
             assert_same(&w, &whole, 0);
             world_destroy(&w);

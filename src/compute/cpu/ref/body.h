@@ -396,29 +396,37 @@ static float REF(attend_segment)(const struct attention_task *t,
     return m;
 }
 
+/* What is known of one head's keys so far: the largest score, the sum of weights, the weighted
+ * values. */
+static void REF(add_segment)(float *m, float *l, float *out, float segment_m, float segment_l,
+                             const float *o, uint32_t hd, bool first)
+{
+    if (first) {
+        *m = segment_m;
+        *l = segment_l;
+        memcpy(out, o, hd * sizeof *out);
+        return;
+    }
+    float all = *m > segment_m ? *m : segment_m;
+    float scale_old = REF(cut_exp2)(*m - all), scale_new = REF(cut_exp2)(segment_m - all);
+    *l = fmaf(segment_l, scale_new, *l * scale_old);
+    for (uint32_t d = 0; d < hd; d++)
+        out[d] = fmaf(o[d], scale_new, out[d] * scale_old);
+    *m = all;
+}
+
 static void REF(attend)(const struct attention_task *t, uint32_t row, const float *q, float *out)
 {
     const struct page_table_view *table = &t->batch->page_tables[t->batch->tables[row]];
     uint32_t n_keys = t->batch->positions[row] + 1, hd = t->a->head_dim;
-    float largest = 0, sum = 0, *o = t->scratch;
+    float m = 0, l = 0, *o = t->scratch;
 
     for (uint32_t begin = 0; begin < n_keys; begin += ATTENTION_KEYS) {
-        float l,
-            m = REF(attend_segment)(t, table, q, begin, MIN(n_keys, begin + ATTENTION_KEYS), &l, o);
-        if (begin == 0) {
-            largest = m;
-            sum = l;
-            memcpy(out, o, hd * sizeof *out);
-            continue;
-        }
-        float all = largest > m ? largest : m;
-        float scale_old = REF(cut_exp2)(largest - all), scale_new = REF(cut_exp2)(m - all);
-        sum = fmaf(l, scale_new, sum * scale_old);
-        for (uint32_t d = 0; d < hd; d++)
-            out[d] = fmaf(o[d], scale_new, out[d] * scale_old);
-        largest = all;
+        float sum, largest = REF(attend_segment)(t, table, q, begin,
+                                                 MIN(n_keys, begin + ATTENTION_KEYS), &sum, o);
+        REF(add_segment)(&m, &l, out, largest, sum, o, hd, begin == 0);
     }
-    float r = 1.0f / sum;
+    float r = 1.0f / l;
     for (uint32_t d = 0; d < hd; d++)
         out[d] *= r;
 }
@@ -429,11 +437,29 @@ static void REF(attention)(const struct attention_task *t)
 
     for (uint32_t i = t->first; i < t->first + t->n; i++) {
         uint32_t row = t->rows ? t->rows[i] : i;
-        for (uint32_t h = t->kv_head * heads; h < (t->kv_head + 1) * heads; h++)
-            REF(attend)
-        (t, row, t->q + ((size_t)row * t->a->n_heads + h) * hd,
-         t->out + ((size_t)i * t->a->n_heads + h) * hd);
+        for (uint32_t h = 0; h < heads; h++) {
+            size_t head = t->kv_head * heads + h;
+            const float *q = t->q + ((size_t)row * t->a->n_heads + head) * hd;
+            if (t->part) {
+                float *part = t->part + h * t->part_stride;
+                part[0] = REF(attend_segment)(t, &t->batch->page_tables[t->batch->tables[row]], q,
+                                              t->begin, t->end, &part[1], part + 2);
+            } else {
+                REF(attend)(t, row, q, t->out + ((size_t)i * t->a->n_heads + head) * hd);
+            }
+        }
     }
+}
+
+static void REF(attention_merge)(const float *parts, uint32_t n, uint32_t hd, float *out)
+{
+    float m = 0, l = 0;
+
+    for (uint32_t i = 0; i < n; i++, parts += 2 + hd)
+        REF(add_segment)(&m, &l, out, parts[0], parts[1], parts + 2, hd, i == 0);
+    float r = 1.0f / l;
+    for (uint32_t d = 0; d < hd; d++)
+        out[d] *= r;
 }
 
 /* ---- EXACTNESS 6: sampling ---- */
@@ -493,6 +519,7 @@ const struct compute_ops REF_OPS = {
     .scale = REF(scale),
     .store = REF(store),
     .attention = REF(attention),
+    .attention_merge = REF(attention_merge),
     .soft_cap = REF(soft_cap),
     .dequantise = REF(dequantise),
     .exp2 = REF(exp2),

@@ -213,32 +213,49 @@ static void segment(struct task *k, uint32_t begin, uint32_t end)
             product(k, with, a, converted(k, page), false, k->hd, n, c, key == begin);
     }
     for (uint32_t i = from; i < k->n; i++)
-        merge(&k->pairs[i], c[i], k->hd, m[i], l[i], begin == 0);
+        merge(&k->pairs[i], c[i], k->hd, m[i], l[i], begin == k->begin);
 }
 
 /* At most 64 pairs: heads [head, head + heads) of the rows. */
 static void run_pairs(const struct attention_task *t, uint32_t head, uint32_t heads)
 {
     struct pair pairs[64];
-    struct task k = {.t = t, .pairs = pairs, .hd = t->a->head_dim};
-    uint32_t end = 0;
+    struct task k = {.t = t, .pairs = pairs, .hd = t->a->head_dim, .begin = t->part ? t->begin : 0};
+    uint32_t end = 0, first_head = t->kv_head * (t->a->n_heads / t->a->n_kv_heads);
 
     for (uint32_t i = t->first; i < t->first + t->n; i++) {
         uint32_t row = t->rows ? t->rows[i] : i;
         k.table = &t->batch->page_tables[t->batch->tables[row]];
-        end = t->batch->positions[row] + 1;
-        for (uint32_t h = head; h < head + heads; h++)
-            pairs[k.n++] = (struct pair){.q = t->q + ((size_t)row * t->a->n_heads + h) * k.hd,
-                                         .out = t->out + ((size_t)i * t->a->n_heads + h) * k.hd,
-                                         .n_keys = end};
+        end = t->part ? t->end : t->batch->positions[row] + 1;
+        for (uint32_t h = head; h < head + heads; h++) {
+            float *out = t->part ? t->part + (h - first_head) * t->part_stride + 2
+                                 : t->out + ((size_t)i * t->a->n_heads + h) * k.hd;
+            pairs[k.n++] = (struct pair){
+                .q = t->q + ((size_t)row * t->a->n_heads + h) * k.hd, .out = out, .n_keys = end};
+        }
     }
     k.page = t->scratch;
     k.s = k.page + (size_t)PAGE_TOKENS * k.hd;
     k.o = k.s + (size_t)k.n * ATTENTION_KEYS;
-    for (uint32_t begin = 0; begin < end; begin += ATTENTION_KEYS)
+    for (uint32_t begin = k.begin; begin < end; begin += ATTENTION_KEYS)
         segment(&k, begin, MIN(end, begin + ATTENTION_KEYS));
-    for (uint32_t i = 0; i < k.n; i++)
-        avx2_scale(pairs[i].out, k.hd, 1.0f / pairs[i].l);
+    for (uint32_t i = 0; i < k.n; i++) {
+        if (t->part) {
+            pairs[i].out[-2] = pairs[i].m;
+            pairs[i].out[-1] = pairs[i].l;
+        } else {
+            avx2_scale(pairs[i].out, k.hd, 1.0f / pairs[i].l);
+        }
+    }
+}
+
+void X86(attention_merge)(const float *parts, uint32_t n, uint32_t head_dim, float *out)
+{
+    struct pair p = {.out = out};
+
+    for (uint32_t i = 0; i < n; i++, parts += 2 + head_dim)
+        merge(&p, parts + 2, head_dim, parts[0], parts[1], i == 0);
+    avx2_scale(out, head_dim, 1.0f / p.l);
 }
 
 void X86(attention)(const struct attention_task *t)

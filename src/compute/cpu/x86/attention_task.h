@@ -13,7 +13,8 @@ struct task {
     const struct page_table_view *table;
     struct pair *pairs;
     uint32_t n, hd;
-    float *s;    /* [pairs][256] scores, then weights */
-    float *o;    /* [pairs][hd] of a segment */
-    float *page; /* [hd * 32] a page of K or V as f32 */
+    uint32_t begin; /* the first key */
+    float *s;       /* [pairs][256] scores, then weights */
+    float *o;       /* [pairs][hd] of a segment */
+    float *page;    /* [hd * 32] a page of K or V as f32 */
 };

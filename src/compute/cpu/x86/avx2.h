@@ -104,6 +104,7 @@ void avx2_matmul(const struct matmul_task *t);
 uint64_t avx2_matmul_scratch(const struct compute_matrix *m);
 void avx2_matmul_float(const struct matmul_task *t);
 void avx2_attention(const struct attention_task *t);
+void avx2_attention_merge(const float *parts, uint32_t n, uint32_t head_dim, float *out);
 bool avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
 void avx2_gated(enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y);
 void avx2_rotate(const struct compute_attention *a, const float *rope, float *head);

@@ -13,6 +13,7 @@ void compute_tier_avx2(struct compute_ops *ops)
     ops->matmul = avx2_matmul;
     ops->matmul_scratch = avx2_matmul_scratch;
     ops->attention = avx2_attention;
+    ops->attention_merge = avx2_attention_merge;
     ops->rms_norm = avx2_rms_norm;
     ops->gated = avx2_gated;
     ops->rotate = avx2_rotate;

@@ -13,4 +13,5 @@ void compute_tier_avx512vnni(struct compute_ops *ops)
     ops->matmul = avx512vnni_matmul;
     ops->matmul_scratch = avx512vnni_matmul_scratch;
     ops->attention = avx512vnni_attention;
+    ops->attention_merge = avx512vnni_attention_merge;
 }
