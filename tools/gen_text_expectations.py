@@ -7,6 +7,7 @@
     tests/data/tokenizer_ids.json    {"texts": [...], "ids": {family: [[...]]}}
 
 Needs jinja2 (3.1.6 was used), tokenizers (0.23.3) and the shared folder ($BATON_SHARED or ../shared)."""
+import copy
 import datetime
 import hashlib
 import json
@@ -56,7 +57,7 @@ def environment():
 def render(env, source, variables):
     """The text, or None and the error."""
     try:
-        return env.from_string(source).render(**variables), None
+        return env.from_string(source).render(**copy.deepcopy(variables)), None
     except Exception as e:  # every kind of error is one to us
         return None, f"{type(e).__name__}: {e}"
 
@@ -242,6 +243,8 @@ text {{ '{{' }} {{ '}}' }} {{ '{%' }} {{ "%}" }} {{ {'a': {'b': 1}}.a.b }} {{ {'
 {% if s is string and s | length > 3 and s[0] == 'H' %}ok{% endif %} {% if d.a is defined and d.a is not none %}ok{% endif %} {% if (n == 3) != (n % 2 == 0) %}ok{% endif %} {% if not (no or none) %}ok{% endif %} {% if items_list %}ok{% endif %} {% if n is none or n == 3 %}ok{% endif %}
 {{ "a" if true }}{{ "b" if false }} {{ [1 if true else 2, 3] }} {{ {'k': 1 if yes else 2}.k }} {{ s | replace("l", "L" if yes else "x") }} {{ (1 if no else 2) + 1 }}
 {{ rows | map(attribute='k') | unique | sort | join('+') }} {{ rows | selectattr('v', 'gt', 1) | map(attribute='v') | list }} {{ rows[-1].v }} {{ rows[1:] | length }} {{ rows | first | attr('k') is undefined }} {{ rows | last | tojson }}
+{{ u | title }} {{ 'ßa b' | title }} {{ 'ßa'.title() }} {{ missing | last }} {{ missing | reverse | list }} {{ 9007199254740993 | round }} {{ [] | truncate(5) }} {{ 'a' % [1] }} {{ range(9)[2:8] | list }} {{ range(2, 9, 3)[-1] }}
+{{ rows | map(attribute='o.p.5', default='none') | list }} {{ rows | groupby('o.p.0', default=0) | map(attribute='grouper') | list }} {{ 'x'.join([]) }} {{ ''.join(words) }} {{ s[3:1] }} {{ s[-100:2] }} {{ u[::-1] | length }}
 """
 
 # In these, \n is a newline of the template.
@@ -316,6 +319,11 @@ ERRORS = """
 {{ s.join([1]) }}
 {{ "%d" % "x" }}
 {{ "%s %s" % ("x",) }}
+{{ neg[1:] }}
+{{ d[:1] }}
+{{ missing[1:] }}
+{{ items_list | indent }}
+{{ n | truncate(5) }}
 """
 
 

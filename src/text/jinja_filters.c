@@ -71,7 +71,7 @@ FILTER(filter_title)
 {
     struct value text, word;
     struct builder b;
-    uint32_t start = 0, c, step;
+    uint32_t start = 0, c = 0, step, point;
 
     TRY(no_arguments(r, "title", call));
     TRY(jinja_value_to_text(r, self, &text));
@@ -84,8 +84,13 @@ FILTER(filter_title)
                                       jinja_is_space(c));
         if (i < t->len && !between)
             continue;
-        TRY(jinja_text_slice(r, t, start, i, &word));
-        TRY(jinja_text_change_case(r, word.text, CASE_CAPITALIZE, &word));
+        uint32_t first = start < i ? utf8_decode(t->bytes + start, i - start, &point) : 0;
+        first = start < i && first == 0 ? 1 : first;
+        TRY(jinja_text_slice(r, t, start, start + first, &word));
+        TRY(jinja_text_change_case(r, word.text, CASE_UPPER, &word));
+        TRY(jinja_builder_add_text(&b, word.text, 0, word.text->len));
+        TRY(jinja_text_slice(r, t, start + first, i, &word));
+        TRY(jinja_text_change_case(r, word.text, CASE_LOWER, &word));
         TRY(jinja_builder_add_text(&b, word.text, 0, word.text->len));
         if (between)
             TRY(jinja_builder_add_text(&b, t, i, i + step));
@@ -260,7 +265,7 @@ FILTER(filter_round)
     } else if (slots[1].present && !jinja_value_is_text(slots[1].value, "common")) {
         return jinja_fail(r, "method must be common, ceil or floor");
     } else if (self.type != VALUE_FLOAT && precision >= 0) {
-        *out = jinja_value_int((int64_t)d);
+        *out = jinja_value_int(self.type == VALUE_INT ? self.integer : self.boolean);
     } else if (precision >= 0) {
         snprintf(text, sizeof text, "%.*f", (int)MIN(precision, 30), d);
         *out = jinja_value_float(strtod(text, NULL));
@@ -292,7 +297,10 @@ FILTER(filter_indent)
     struct builder b;
 
     TRY(jinja_bind(r, "indent", call, slots, 3));
-    TRY(jinja_value_to_text(r, self, &text));
+    TRY(jinja_value_use(r, self));
+    if (self.type != VALUE_STRING)
+        return jinja_fail(r, "indent() wants a str, not %s", jinja_value_type_name(self));
+    text = self;
     if (slots[0].present && slots[0].value.type == VALUE_STRING) {
         indent = slots[0].value;
     } else {
@@ -356,6 +364,7 @@ FILTER(filter_truncate)
     static const struct text dots = {.bytes = "...", .len = 3, .from_template = true};
     int64_t length = 255, leeway = 5;
     struct value text;
+    uint32_t n;
     struct builder b;
     const struct text *end = &dots;
 
@@ -369,14 +378,17 @@ FILTER(filter_truncate)
     }
     if (slots[3].present && slots[3].value.type != VALUE_NONE)
         TRY(jinja_want_int(r, "truncate", slots[3].value, &leeway));
-    TRY(jinja_value_to_text(r, self, &text));
     int64_t kept = length - (int64_t)jinja_text_points(end);
     if (kept < 0 || leeway < 0)
         return jinja_fail(r, "truncate() expects a length of at least %u", jinja_text_points(end));
-    if ((int64_t)jinja_text_points(text.text) <= length + leeway) {
-        *out = text;
+    TRY(jinja_value_length(r, self, &n));
+    if (n <= length + leeway) {
+        *out = self;
         return STATUS_OK;
     }
+    if (self.type != VALUE_STRING)
+        return jinja_fail(r, "truncate() wants a str, not %s", jinja_value_type_name(self));
+    text = self;
     uint32_t cut = jinja_text_offset(text.text, (uint32_t)kept);
     if (!(slots[1].present && jinja_value_is_true(slots[1].value))) {
         uint32_t space = cut;

@@ -278,7 +278,6 @@ LIST_FILTER(jinja_filter_last)
     uint32_t n;
 
     TRY(jinja_bind(r, "last", call, NULL, 0));
-    TRY(jinja_value_use(r, self));
     if (self.type == VALUE_GENERATOR)
         return jinja_fail(r, "'generator' object is not reversible");
     TRY(input_items(r, self, &items, &n));
@@ -316,7 +315,6 @@ LIST_FILTER(jinja_filter_reverse)
     if (self.type == VALUE_STRING)
         return jinja_slice(r, self, jinja_value_none(), jinja_value_none(), jinja_value_int(-1),
                            out);
-    TRY(jinja_value_use(r, self));
     TRY(input_items(r, self, &items, &n));
     TRY(jinja_value_list(r, VALUE_GENERATOR, n, out));
     for (uint32_t i = 0; i < n; i++)

@@ -218,7 +218,10 @@ static enum status format_percent(struct render *r, const struct text *t, struct
             return jinja_fail(r, "the format %%%c is not supported here", kind ? kind : ' ');
         }
     }
-    if (next < n && values.type != VALUE_DICT)
+    /* What can be indexed counts as a mapping there, of which nothing need be used. */
+    bool mapping = values.type == VALUE_DICT || values.type == VALUE_LIST ||
+                   values.type == VALUE_RANGE || values.type == VALUE_UNDEFINED;
+    if (next < n && !mapping)
         return jinja_fail(r, "not all arguments converted during string formatting");
     return jinja_builder_finish(&b, out);
 }
