@@ -33,6 +33,7 @@ struct server {
     char model_id[256];
     const char *model_ids[64];
     struct loaded loaded;
+    uint64_t n_pages; /* of KV; 0 for a router */
     struct node *node;
     struct router *router;
     struct family *family;
@@ -158,15 +159,15 @@ static void on_signal(uv_signal_t *handle, int number)
 static void log_ready(struct server *s)
 {
     const char *address = net_listener_address(s->http_listener)->text;
-    const struct model_limits *limits = &s->loaded.limits;
     const char *why = s->options.misconfigured;
     struct service_description d;
     struct service *service = s->node ? node_service(s->node) : router_service(s->router);
 
     service->ops->describe(service, &d);
     log_event(LOG_INFO, "ready",
-              "role=%s listener=http addr=%s model=%s ctx=%u slots=%u kv=%s tier=%s threads=%u pid=%d load_ms=%lld%s%s",
-              s->role, address, log_quote(s->model_ids[0]), d.max_context_tokens, d.n_slots, limits->kv.n_layers ? "f16" : "none",
+              "role=%s listener=http addr=%s model=%s ctx=%u slots=%u kv=%lluMiB tier=%s threads=%u pid=%d load_ms=%lld%s%s",
+              s->role, address, log_quote(s->model_ids[0]), d.max_context_tokens, d.n_slots,
+              (unsigned long long)(s->n_pages * kv_page_bytes(s->loaded.limits.kv) >> 20),
               s->loaded.compute ? compute_tier_name(s->loaded.compute) : "none",
               s->loaded.compute ? compute_n_threads(s->loaded.compute) : 0, (int)getpid(),
               (long long)(clock_now_ms() - s->start_ms), why ? " misconfigured=" : "", why ? log_quote(why) : "");
@@ -223,6 +224,7 @@ static enum status start_node(struct server *s)
     struct kv_plan kv;
 
     TRY(plan_kv(&l->limits, o->context_tokens, o->context_given, (uint32_t)o->n_slots, o->kv_bytes, &kv));
+    s->n_pages = kv.n_pages;
     struct node_options n = {
         .role = is_role(s, "prefill") ? NODE_PREFILL : is_role(s, "decode") ? NODE_DECODE : NODE_HYBRID,
         .node_id = o->node_id,
