@@ -22,7 +22,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 
   # For tests: the AVX-512 sources once more, against an emulation, so that they are checked on CPUs without it.
   find_path(SIMDE_INCLUDE simde/x86/avx512.h)
-  if(SIMDE_INCLUDE AND EXISTS ${CMAKE_SOURCE_DIR}/tests/kernel/compute/emulated_avx512.h)
+  if(SIMDE_INCLUDE AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND EXISTS ${CMAKE_SOURCE_DIR}/tests/kernel/compute/emulated_avx512.h)
     # Sources have their flags by file within this folder, so the emulated ones are included from files of their own.
     set(emulated_sources)
     foreach(source IN LISTS compute_avx512)

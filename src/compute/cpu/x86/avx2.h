@@ -18,7 +18,11 @@
 #define UNROLL
 #else
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 #endif
 
 /* Computes v here and now: gcc otherwise puts off whole chains of integer sums and spills every
