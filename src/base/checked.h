@@ -1,4 +1,5 @@
-/* base/checked: arithmetic on numbers that came from outside. Each returns false, with *out untouched, on overflow. */
+/* base/checked: arithmetic on numbers that came from outside. Each returns false, with *out
+ * untouched, on overflow. */
 #ifndef BATON_BASE_CHECKED_H
 #define BATON_BASE_CHECKED_H
 

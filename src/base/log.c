@@ -54,7 +54,8 @@ const char *log_quote(const char *value)
     return out;
 }
 
-/* Turns the logfmt fields that a caller wrote into JSON members, so that call sites know one form only. */
+/* Turns the logfmt fields that a caller wrote into JSON members, so that call sites know one form
+ * only. */
 static size_t json_fields(char *out, size_t room, const char *fields)
 {
     size_t n = 0;
@@ -64,7 +65,8 @@ static size_t json_fields(char *out, size_t room, const char *fields)
         const char *eq = strchr(p, '=');
         if (!eq)
             break;
-        n += (size_t)snprintf(out + n, room - n, ",\"%.*s\":\"", (int)MIN((size_t)(eq - p), (size_t)40), p);
+        n += (size_t)snprintf(out + n, room - n, ",\"%.*s\":\"",
+                              (int)MIN((size_t)(eq - p), (size_t)40), p);
         p = eq + 1;
         bool quoted = *p == '"';
         p += quoted;
@@ -111,7 +113,8 @@ void log_event(enum log_level level, const char *message, const char *format, ..
     if (options.journald)
         n += (size_t)snprintf(line + n, room - n, "<%d>", level_priority[level]);
     if (options.json) {
-        n += (size_t)snprintf(line + n, room - n, "{\"level\":\"%s\",\"msg\":\"%s\"", level_name[level], message);
+        n += (size_t)snprintf(line + n, room - n, "{\"level\":\"%s\",\"msg\":\"%s\"",
+                              level_name[level], message);
         if (*stamp)
             n += (size_t)snprintf(line + n, room - n, ",\"ts\":\"%s\"", stamp);
         if (options.node_id)
@@ -122,7 +125,8 @@ void log_event(enum log_level level, const char *message, const char *format, ..
         const char *color = options.color ? level_color[level] : "";
         if (*stamp)
             n += (size_t)snprintf(line + n, room - n, "ts=%s ", stamp);
-        n += (size_t)snprintf(line + n, room - n, "%slevel=%s%s msg=%s", color, level_name[level], *color ? "\033[0m" : "", log_quote(message));
+        n += (size_t)snprintf(line + n, room - n, "%slevel=%s%s msg=%s", color, level_name[level],
+                              *color ? "\033[0m" : "", log_quote(message));
         if (options.node_id)
             n += (size_t)snprintf(line + n, room - n, " node=%s", options.node_id);
         if (*fields)

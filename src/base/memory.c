@@ -47,7 +47,8 @@ void *arena_alloc(struct arena *a, size_t n, size_t size)
 {
     uint64_t bytes;
 
-    if (!mul_u64(n, size, &bytes) || !align_u64(bytes ? bytes : 1, 16, &bytes) || bytes > SIZE_MAX / 2) {
+    if (!mul_u64(n, size, &bytes) || !align_u64(bytes ? bytes : 1, 16, &bytes) ||
+        bytes > SIZE_MAX / 2) {
         fail(STATUS_NO_MEMORY, "no memory for %zu x %zu bytes", n, size);
         return NULL;
     }
@@ -180,5 +181,6 @@ void buffer_deinit(struct buffer *b)
 
 enum status buffer_status(const struct buffer *b)
 {
-    return b->failed ? fail(STATUS_NO_MEMORY, "no memory for a buffer of %zu bytes", b->len) : STATUS_OK;
+    return b->failed ? fail(STATUS_NO_MEMORY, "no memory for a buffer of %zu bytes", b->len)
+                     : STATUS_OK;
 }

@@ -30,7 +30,8 @@ struct metrics {
     char *constant_labels;
 };
 
-const double metrics_latency_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
+const double metrics_latency_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                         0.5,   1,      2.5,   5,    10,    30,   60};
 const uint32_t metrics_n_latency_bounds = ARRAY_LENGTH(metrics_latency_bounds);
 
 static struct metric nowhere;
@@ -70,8 +71,9 @@ void metrics_destroy(struct metrics **pm)
     *pm = NULL;
 }
 
-static struct metric *find_or_add(struct metrics *m, enum kind kind, const char *name, const char *labels, const char *help,
-                                  const double *bounds, uint32_t n_bounds)
+static struct metric *find_or_add(struct metrics *m, enum kind kind, const char *name,
+                                  const char *labels, const char *help, const double *bounds,
+                                  uint32_t n_bounds)
 {
     struct metric *found;
 
@@ -106,18 +108,20 @@ static struct metric *find_or_add(struct metrics *m, enum kind kind, const char 
     return found ? found : &nowhere;
 }
 
-struct metric *metrics_counter(struct metrics *m, const char *name, const char *labels, const char *help)
+struct metric *metrics_counter(struct metrics *m, const char *name, const char *labels,
+                               const char *help)
 {
     return find_or_add(m, COUNTER, name, labels, help, NULL, 0);
 }
 
-struct metric *metrics_gauge(struct metrics *m, const char *name, const char *labels, const char *help)
+struct metric *metrics_gauge(struct metrics *m, const char *name, const char *labels,
+                             const char *help)
 {
     return find_or_add(m, GAUGE, name, labels, help, NULL, 0);
 }
 
-struct metric *metrics_histogram(struct metrics *m, const char *name, const char *labels, const char *help,
-                                 const double *bounds, uint32_t n_bounds)
+struct metric *metrics_histogram(struct metrics *m, const char *name, const char *labels,
+                                 const char *help, const double *bounds, uint32_t n_bounds)
 {
     return find_or_add(m, HISTOGRAM, name, labels, help, bounds, n_bounds);
 }
@@ -155,7 +159,8 @@ void metric_observe(struct metric *h, double value)
     atomic_fetch_add_explicit(&h->buckets[i], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&h->count, 1, memory_order_relaxed);
     uint64_t old = atomic_load_explicit(&h->value_bits, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&h->value_bits, &old, double_to_bits(bits_to_double(old) + value),
+    while (!atomic_compare_exchange_weak_explicit(&h->value_bits, &old,
+                                                  double_to_bits(bits_to_double(old) + value),
                                                   memory_order_relaxed, memory_order_relaxed))
         ;
 }
@@ -170,7 +175,8 @@ double metric_value(const struct metric *g)
     return bits_to_double(atomic_load_explicit(&g->value_bits, memory_order_relaxed));
 }
 
-static void render_series(const struct metrics *m, const struct metric *x, const char *suffix, const char *extra, struct buffer *out)
+static void render_series(const struct metrics *m, const struct metric *x, const char *suffix,
+                          const char *extra, struct buffer *out)
 {
     const char *parts[] = {m->constant_labels, x->labels, extra};
     bool any = false;
@@ -222,8 +228,9 @@ static void render_process(struct buffer *out)
         n_fds = n_fds > 3 ? n_fds - 3 : 0; /* ".", ".." and the folder itself */
     }
     getrusage(RUSAGE_SELF, &usage);
-    buffer_printf(out, "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes %llu\n",
-                  (unsigned long long)resident_pages * (unsigned long long)sysconf(_SC_PAGESIZE));
+    buffer_printf(
+        out, "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes %llu\n",
+        (unsigned long long)resident_pages * (unsigned long long)sysconf(_SC_PAGESIZE));
     buffer_printf(out, "# TYPE process_open_fds gauge\nprocess_open_fds %u\n", n_fds);
     buffer_printf(out, "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total %.3f\n",
                   (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
@@ -241,7 +248,8 @@ void metrics_render(struct metrics *m, struct buffer *out)
             first = first->next;
         if (first != x)
             continue; /* its series were printed with the first of its name */
-        buffer_printf(out, "# HELP baton_%s %s\n# TYPE baton_%s %s\n", x->name, x->help, x->name, type_name[x->kind]);
+        buffer_printf(out, "# HELP baton_%s %s\n# TYPE baton_%s %s\n", x->name, x->help, x->name,
+                      type_name[x->kind]);
         for (const struct metric *s = x; s; s = s->next) {
             if (strcmp(s->name, x->name))
                 continue;

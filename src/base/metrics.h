@@ -1,5 +1,6 @@
 /* base/metrics: a registry of counters, gauges and histograms, printed in Prometheus' text form.
- * Threads: creation before the threads that use a metric start; updates and metrics_render() from any thread. */
+ * Threads: creation before the threads that use a metric start; updates and metrics_render() from
+ * any thread. */
 #ifndef BATON_BASE_METRICS_H
 #define BATON_BASE_METRICS_H
 
@@ -14,14 +15,17 @@ struct metric;
 struct metrics *metrics_create(const char *constant_labels);
 void metrics_destroy(struct metrics **m);
 
-/* name without the "baton_" prefix. labels: `reason="stop"` or NULL; several series of one name share its help.
- * The same name and labels again give the same metric. Owner: the registry. Never NULL: when memory is out a shared
- * metric that nobody prints is returned, since counting must not fail. */
-struct metric *metrics_counter(struct metrics *m, const char *name, const char *labels, const char *help);
-struct metric *metrics_gauge(struct metrics *m, const char *name, const char *labels, const char *help);
+/* name without the "baton_" prefix. labels: `reason="stop"` or NULL; several series of one name
+ * share its help. The same name and labels again give the same metric. Owner: the registry. Never
+ * NULL: when memory is out a shared metric that nobody prints is returned, since counting must not
+ * fail. */
+struct metric *metrics_counter(struct metrics *m, const char *name, const char *labels,
+                               const char *help);
+struct metric *metrics_gauge(struct metrics *m, const char *name, const char *labels,
+                             const char *help);
 /* bounds: ascending upper bounds in the metric's unit (seconds), copied; at most 32. */
-struct metric *metrics_histogram(struct metrics *m, const char *name, const char *labels, const char *help,
-                                 const double *bounds, uint32_t n_bounds);
+struct metric *metrics_histogram(struct metrics *m, const char *name, const char *labels,
+                                 const char *help, const double *bounds, uint32_t n_bounds);
 
 void metric_add(struct metric *c, uint64_t n);
 void metric_set(struct metric *g, double value);

@@ -11,7 +11,8 @@ uint64_t random_u64(void)
     uint64_t r = 0;
 
     if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r) {
-        /* only before the kernel's pool is ready, which a server never sees: splitmix over what differs between processes */
+        /* only before the kernel's pool is ready, which a server never sees: splitmix over what
+         * differs between processes */
         static _Atomic uint64_t counter;
         uint64_t step = atomic_fetch_add(&counter, 0x9E3779B97F4A7C15u);
         uint64_t z = (uint64_t)clock_now_ns() ^ ((uint64_t)getpid() << 32) ^ step;

@@ -1,4 +1,5 @@
-/* base/random: unpredictable numbers for ids, epochs and seeds. What the model samples never comes from here. */
+/* base/random: unpredictable numbers for ids, epochs and seeds. What the model samples never comes
+ * from here. */
 #ifndef BATON_BASE_RANDOM_H
 #define BATON_BASE_RANDOM_H
 

@@ -11,7 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BENCH_MAX_LIST = 16, BENCH_MAX_ROWS = 2048, BENCH_MAX_SEQUENCES = 64, BENCH_MAX_REPEATS = 100 };
+enum {
+    BENCH_MAX_LIST = 16,
+    BENCH_MAX_ROWS = 2048,
+    BENCH_MAX_SEQUENCES = 64,
+    BENCH_MAX_REPEATS = 100
+};
 
 struct bench_options {
     const char *model, *output;
@@ -23,13 +28,19 @@ struct bench_options {
 #define AT(field) offsetof(struct bench_options, field)
 static const struct flag flags[] = {
     {"--model", "-m", NULL, FLAG_STRING, AT(model), "FILE", 0, 0, "GGUF file"},
-    {"--n-prompt", "-p", NULL, FLAG_STRINGS, AT(prompt), "LIST", 0, 0, "prompt tokens to prefill [512]"},
+    {"--n-prompt", "-p", NULL, FLAG_STRINGS, AT(prompt), "LIST", 0, 0,
+     "prompt tokens to prefill [512]"},
     {"--n-gen", "-n", NULL, FLAG_STRINGS, AT(generate), "LIST", 0, 0, "tokens to decode [128]"},
-    {"--n-depth", "-d", NULL, FLAG_STRINGS, AT(depth), "LIST", 0, 0, "tokens there before each test [0]"},
-    {"--parallel", "-np", NULL, FLAG_STRINGS, AT(sequences), "LIST", 0, 0, "sequences that decode together [1]"},
-    {"--batch-size", "-b", NULL, FLAG_INT, AT(batch), "N", 1, BENCH_MAX_ROWS, "tokens of a prefill step [512]"},
-    {"--threads", "-t", NULL, FLAG_STRINGS, AT(threads), "LIST", 0, 0, "compute threads [physical cores]"},
-    {"--repetitions", "-r", NULL, FLAG_INT, AT(repeats), "N", 1, BENCH_MAX_REPEATS, "repetitions, after one to warm up [5]"},
+    {"--n-depth", "-d", NULL, FLAG_STRINGS, AT(depth), "LIST", 0, 0,
+     "tokens there before each test [0]"},
+    {"--parallel", "-np", NULL, FLAG_STRINGS, AT(sequences), "LIST", 0, 0,
+     "sequences that decode together [1]"},
+    {"--batch-size", "-b", NULL, FLAG_INT, AT(batch), "N", 1, BENCH_MAX_ROWS,
+     "tokens of a prefill step [512]"},
+    {"--threads", "-t", NULL, FLAG_STRINGS, AT(threads), "LIST", 0, 0,
+     "compute threads [physical cores]"},
+    {"--repetitions", "-r", NULL, FLAG_INT, AT(repeats), "N", 1, BENCH_MAX_REPEATS,
+     "repetitions, after one to warm up [5]"},
     {"--output", "-o", NULL, FLAG_STRING, AT(output), "FORM", 0, 0, "md, csv or json [md]"},
     {"--help", "-h", NULL, FLAG_BOOL, AT(help), NULL, 0, 0, "this text"},
 };
@@ -105,7 +116,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uint32_t n_sequences, struct result *out)
+static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t depth,
+                           uint32_t n_sequences, struct result *out)
 {
     double speed[BENCH_MAX_REPEATS], mean = 0, square = 0;
     const uint32_t repeats = (uint32_t)b->options->repeats;
@@ -127,7 +139,8 @@ static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t de
         mean += speed[r] / repeats;
         square += speed[r] * speed[r] / repeats;
     }
-    out->median = repeats % 2 ? speed[repeats / 2] : 0.5 * (speed[repeats / 2 - 1] + speed[repeats / 2]);
+    out->median =
+        repeats % 2 ? speed[repeats / 2] : 0.5 * (speed[repeats / 2 - 1] + speed[repeats / 2]);
     out->deviation = sqrt(MAX(square - mean * mean, 0.0));
     int at = snprintf(out->test, sizeof out->test, "%s%u", decode ? "tg" : "pp", n);
     if (depth)
@@ -140,7 +153,8 @@ static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t de
 static void print_result(struct bench *b, const struct result *r)
 {
     const char *name = strrchr(b->options->model, '/'), *form = b->options->output;
-    const double size = (double)gguf_file_bytes(b->loaded.file) / 1048576, millions = (double)b->n_values * 1e-6;
+    const double size = (double)gguf_file_bytes(b->loaded.file) / 1048576,
+                 millions = (double)b->n_values * 1e-6;
     const uint32_t threads = compute_n_threads(b->loaded.compute);
     const char *tier = compute_tier_name(b->loaded.compute);
 
@@ -148,17 +162,22 @@ static void print_result(struct bench *b, const struct result *r)
     if (!strcmp(form, "csv")) {
         if (!b->n_results)
             printf("model,size_mib,params_m,backend,threads,test,tokens_per_second,stddev\n");
-        printf("%s,%.2f,%.2f,%s,%u,%s,%.2f,%.2f\n", name, size, millions, tier, threads, r->test, r->median, r->deviation);
+        printf("%s,%.2f,%.2f,%s,%u,%s,%.2f,%.2f\n", name, size, millions, tier, threads, r->test,
+               r->median, r->deviation);
     } else if (!strcmp(form, "json")) {
-        printf("%s{\"model\":\"%s\",\"size_mib\":%.2f,\"params_m\":%.2f,\"backend\":\"%s\",\"threads\":%u,\"test\":\"%s\","
+        printf("%s{\"model\":\"%s\",\"size_mib\":%.2f,\"params_m\":%.2f,\"backend\":\"%s\","
+               "\"threads\":%u,\"test\":\"%s\","
                "\"tokens_per_second\":%.2f,\"stddev\":%.2f}",
-               b->n_results ? ",\n " : "[", name, size, millions, tier, threads, r->test, r->median, r->deviation);
+               b->n_results ? ",\n " : "[", name, size, millions, tier, threads, r->test, r->median,
+               r->deviation);
     } else {
         if (!b->n_results)
-            printf("| model                          |       size |     params | backend    | threads |            test |                  t/s |\n"
-                   "| ------------------------------ | ---------: | ---------: | ---------- | ------: | --------------: | -------------------: |\n");
-        printf("| %-30.30s | %6.2f MiB | %8.2f M | %-10s | %7u | %15s | %11.2f \u00b1 %6.2f |\n", name, size, millions, tier, threads,
-               r->test, r->median, r->deviation);
+            printf("| model                          |       size |     params | backend    | "
+                   "threads |            test |                  t/s |\n"
+                   "| ------------------------------ | ---------: | ---------: | ---------- | "
+                   "------: | --------------: | -------------------: |\n");
+        printf("| %-30.30s | %6.2f MiB | %8.2f M | %-10s | %7u | %15s | %11.2f \u00b1 %6.2f |\n",
+               name, size, millions, tier, threads, r->test, r->median, r->deviation);
     }
     fflush(stdout);
     b->n_results++;
@@ -199,7 +218,8 @@ static void release(struct bench *b)
     unload_model(&b->loaded);
 }
 
-static enum status read_numbers(const struct flag_strings *list, const char *flag, int64_t fallback, int64_t max, uint32_t *out, uint32_t *n)
+static enum status read_numbers(const struct flag_strings *list, const char *flag, int64_t fallback,
+                                int64_t max, uint32_t *out, uint32_t *n)
 {
     *n = 0;
     if (!list->n)
@@ -208,15 +228,16 @@ static enum status read_numbers(const struct flag_strings *list, const char *fla
         char *end;
         const long long v = strtoll(list->items[i], &end, 10);
         if (*end || end == list->items[i] || v < 0 || v > max || *n == BENCH_MAX_LIST)
-            return fail(STATUS_USAGE, "%s wants up to %d numbers of at most %lld, not \"%s\"", flag, BENCH_MAX_LIST,
-                        (long long)max, list->items[i]);
+            return fail(STATUS_USAGE, "%s wants up to %d numbers of at most %lld, not \"%s\"", flag,
+                        BENCH_MAX_LIST, (long long)max, list->items[i]);
         out[(*n)++] = (uint32_t)v;
     }
     return STATUS_OK;
 }
 
 struct lists {
-    uint32_t prompt[BENCH_MAX_LIST], generate[BENCH_MAX_LIST], depth[BENCH_MAX_LIST], threads[BENCH_MAX_LIST], sequences[BENCH_MAX_LIST];
+    uint32_t prompt[BENCH_MAX_LIST], generate[BENCH_MAX_LIST], depth[BENCH_MAX_LIST],
+        threads[BENCH_MAX_LIST], sequences[BENCH_MAX_LIST];
     uint32_t n_prompt, n_generate, n_depth, n_threads, n_sequences;
 };
 
@@ -242,7 +263,8 @@ static enum status run_tests(struct bench *b, const struct lists *l)
         for (uint32_t i = 0; i < l->n_generate; i++)
             for (uint32_t s = 0; s < l->n_sequences; s++)
                 if (l->generate[i]) {
-                    TRY(measure(b, true, l->generate[i], l->depth[d], MAX(1u, l->sequences[s]), &r));
+                    TRY(measure(b, true, l->generate[i], l->depth[d], MAX(1u, l->sequences[s]),
+                                &r));
                     print_result(b, &r);
                 }
     }
@@ -260,9 +282,11 @@ static enum status bench(const struct bench_options *o)
     TRY(read_numbers(&o->depth, "-d", 0, 1 << 20, l.depth, &l.n_depth));
     TRY(read_numbers(&o->threads, "-t", host_threads(), 256, l.threads, &l.n_threads));
     TRY(read_numbers(&o->sequences, "-np", 1, BENCH_MAX_SEQUENCES, l.sequences, &l.n_sequences));
-    const uint32_t n_tokens = largest(l.depth, l.n_depth) + MAX(largest(l.prompt, l.n_prompt), largest(l.generate, l.n_generate));
+    const uint32_t n_tokens = largest(l.depth, l.n_depth) +
+                              MAX(largest(l.prompt, l.n_prompt), largest(l.generate, l.n_generate));
     for (uint32_t t = 0; status == STATUS_OK && t < l.n_threads; t++) {
-        status = load_model(o->model, MAX(1u, l.threads[t]), BENCH_MAX_ROWS, BENCH_MAX_SEQUENCES, &b.loaded);
+        status = load_model(o->model, MAX(1u, l.threads[t]), BENCH_MAX_ROWS, BENCH_MAX_SEQUENCES,
+                            &b.loaded);
         if (status != STATUS_OK)
             break;
         b.n_values = 0;
@@ -289,7 +313,8 @@ int cmd_bench(int argc, char **argv)
         return EXIT_USAGE;
     }
     if (o.help) {
-        printf("usage: baton bench -m FILE [flags]      lists are comma-separated; figures are medians\n\n");
+        printf("usage: baton bench -m FILE [flags]      lists are comma-separated; figures are "
+               "medians\n\n");
         flags_print(stdout, flags, ARRAY_LENGTH(flags));
         return 0;
     }

@@ -1,5 +1,6 @@
-/* --roles NpMd: a small cluster on this host. The parent is the router; its children are ordinary `baton serve` processes
- * whose listening sockets the parent keeps, so that a restarted child has its old address. */
+/* --roles NpMd: a small cluster on this host. The parent is the router; its children are ordinary
+ * `baton serve` processes whose listening sockets the parent keeps, so that a restarted child has
+ * its old address. */
 #include "cmd/cmd.h"
 #include "cmd/serve.h"
 
@@ -20,7 +21,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_CHILDREN = 32, MAX_ARGS = 64, DEATHS_MAX = 5, DEATHS_WITHIN_MS = 60000, RESTART_MS = 200 };
+enum {
+    MAX_CHILDREN = 32,
+    MAX_ARGS = 64,
+    DEATHS_MAX = 5,
+    DEATHS_WITHIN_MS = 60000,
+    RESTART_MS = 200
+};
 
 struct child {
     struct family *family;
@@ -96,7 +103,8 @@ static void add_int(struct args *a, const char *flag, int64_t value)
     char text[32];
 
     snprintf(text, sizeof text, "%lld", (long long)value);
-    char *copy = memory_strdup(text); /* this runs between fork and exec, or leaks a few bytes a restart */
+    char *copy =
+        memory_strdup(text); /* this runs between fork and exec, or leaks a few bytes a restart */
     if (copy)
         add(a, flag, copy);
 }
@@ -138,7 +146,8 @@ static void join_addresses(const struct family *f, const char *role, char *out, 
     *out = 0;
     for (uint32_t i = 0; i < f->n_children; i++)
         if (!strcmp(f->children[i].role, role))
-            snprintf(out + strlen(out), size - strlen(out), "%s%s", *out ? "," : "", f->children[i].serving_address);
+            snprintf(out + strlen(out), size - strlen(out), "%s%s", *out ? "," : "",
+                     f->children[i].serving_address);
 }
 
 static void exec_child(const struct child *c)
@@ -147,7 +156,8 @@ static void exec_child(const struct child *c)
     struct args a = {0};
     sigset_t none;
 
-    /* an environment variable for a flag was this process's affair; what matters is on the command line */
+    /* an environment variable for a flag was this process's affair; what matters is on the command
+     * line */
     for (char **e = environ; *e;) {
         if (strncmp(*e, "BATON_ARG_", 10)) {
             e++;
@@ -182,13 +192,14 @@ static void start_child(void *context)
         _exit(127);
     }
     if (pid < 0) {
-        log_event(LOG_ERROR, "fork failed", "child=%s error=" LOG_Q, c->id, log_quote(strerror(errno)));
+        log_event(LOG_ERROR, "fork failed", "child=%s error=" LOG_Q, c->id,
+                  log_quote(strerror(errno)));
         c->family->failed(c->family->context);
         return;
     }
     c->pid = pid;
-    log_event(LOG_INFO, "child started", "child=%s pid=%d serving=%s http=%s", c->id, (int)pid, c->serving_address,
-              c->http_address);
+    log_event(LOG_INFO, "child started", "child=%s pid=%d serving=%s http=%s", c->id, (int)pid,
+              c->serving_address, c->http_address);
 }
 
 /* ---- deaths ---- */
@@ -198,7 +209,8 @@ static bool too_many_deaths(struct family *f)
     const int64_t now_ms = clock_now_ms();
 
     f->deaths_ms[f->n_deaths++ % DEATHS_MAX] = now_ms;
-    return f->n_deaths >= DEATHS_MAX && now_ms - f->deaths_ms[f->n_deaths % DEATHS_MAX] < DEATHS_WITHIN_MS;
+    return f->n_deaths >= DEATHS_MAX &&
+           now_ms - f->deaths_ms[f->n_deaths % DEATHS_MAX] < DEATHS_WITHIN_MS;
 }
 
 static void child_died(struct child *c, int wait_status)
@@ -213,7 +225,8 @@ static void child_died(struct child *c, int wait_status)
     else
         log_event(LOG_WARN, "child died", "child=%s exit=%d", c->id, WEXITSTATUS(wait_status));
     if (too_many_deaths(f)) {
-        log_event(LOG_ERROR, "family given up", "child=%s deaths=%d within_s=%d", c->id, DEATHS_MAX, DEATHS_WITHIN_MS / 1000);
+        log_event(LOG_ERROR, "family given up", "child=%s deaths=%d within_s=%d", c->id, DEATHS_MAX,
+                  DEATHS_WITHIN_MS / 1000);
         family_stop(f);
         f->failed(f->context);
         return;
@@ -228,7 +241,8 @@ static void on_sigchld(uv_signal_t *handle, int number)
 
     for (uint32_t i = 0; i < f->n_children; i++) {
         int wait_status;
-        if (f->children[i].pid && waitpid(f->children[i].pid, &wait_status, WNOHANG) == f->children[i].pid)
+        if (f->children[i].pid &&
+            waitpid(f->children[i].pid, &wait_status, WNOHANG) == f->children[i].pid)
             child_died(&f->children[i], wait_status);
     }
 }
@@ -254,14 +268,15 @@ static enum status peers_of_router(const struct family *f, struct serve_options 
 {
     for (uint32_t i = 0; i < f->n_children; i++) {
         const struct child *c = &f->children[i];
-        struct flag_strings *list = strcmp(c->role, "prefill") ? &o->decode_peers : &o->prefill_peers;
+        struct flag_strings *list =
+            strcmp(c->role, "prefill") ? &o->decode_peers : &o->prefill_peers;
         list->items[list->n++] = c->serving_address;
     }
     return STATUS_OK;
 }
 
-enum status family_start(struct net_loop *loop, const char *program, struct serve_options *o, void (*failed)(void *context),
-                         void *context, struct family **out)
+enum status family_start(struct net_loop *loop, const char *program, struct serve_options *o,
+                         void (*failed)(void *context), void *context, struct family **out)
 {
     struct family *f = memory_alloc(1, sizeof *f);
     unsigned n_prefill, n_decode;
@@ -276,11 +291,15 @@ enum status family_start(struct net_loop *loop, const char *program, struct serv
     f->failed = failed;
     f->context = context;
     if (sscanf(o->roles, "%up%ud%c", &n_prefill, &n_decode, &end) != 2 || !n_prefill || !n_decode ||
-        n_prefill > MAX_CHILDREN || n_decode > MAX_CHILDREN || n_prefill + n_decode > MAX_CHILDREN) {
-        status = fail(STATUS_USAGE, "--roles wants, say, 1p1d or 2p2d, with at most %d children, not \"%s\"", MAX_CHILDREN, o->roles);
+        n_prefill > MAX_CHILDREN || n_decode > MAX_CHILDREN ||
+        n_prefill + n_decode > MAX_CHILDREN) {
+        status = fail(STATUS_USAGE,
+                      "--roles wants, say, 1p1d or 2p2d, with at most %d children, not \"%s\"",
+                      MAX_CHILDREN, o->roles);
         goto failed;
     }
-    f->n_threads_each = MAX(1u, (o->n_threads ? (uint32_t)o->n_threads : host_threads()) / (n_prefill + n_decode));
+    f->n_threads_each =
+        MAX(1u, (o->n_threads ? (uint32_t)o->n_threads : host_threads()) / (n_prefill + n_decode));
     TRY_GOTO(failed, add_children(f, "prefill", n_prefill));
     TRY_GOTO(failed, add_children(f, "decode", n_decode));
     TRY_GOTO(failed, peers_of_router(f, o));

@@ -34,7 +34,8 @@ struct loaded {
     uint8_t numerics_digest[REQUEST_DIGEST_BYTES];
     double load_ms;
 };
-enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows, uint32_t max_logit_rows, struct loaded *out) WARN_UNUSED;
+enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows,
+                       uint32_t max_logit_rows, struct loaded *out) WARN_UNUSED;
 void unload_model(struct loaded *l);
 
 /* n_slots sequences of context_tokens each, within kv_bytes (0: a quarter of the memory at most).
@@ -42,7 +43,7 @@ void unload_model(struct loaded *l);
 struct kv_plan {
     uint32_t context_tokens, n_pages;
 };
-enum status plan_kv(const struct model_limits *limits, int64_t context_tokens, bool context_given, uint32_t n_slots,
-                    uint64_t kv_bytes, struct kv_plan *out) WARN_UNUSED;
+enum status plan_kv(const struct model_limits *limits, int64_t context_tokens, bool context_given,
+                    uint32_t n_slots, uint64_t kv_bytes, struct kv_plan *out) WARN_UNUSED;
 
 #endif

@@ -70,7 +70,8 @@ static enum status parse_number(const struct flag *f, const char *text, double *
     if (end == text || *end || errno)
         return fail(STATUS_USAGE, "%s wants a number, not \"%s\"", f->name, text);
     if (!(v >= f->min && v <= f->max))
-        return fail(STATUS_USAGE, "%s wants a number from %g to %g, not %s", f->name, f->min, f->max, text);
+        return fail(STATUS_USAGE, "%s wants a number from %g to %g, not %s", f->name, f->min,
+                    f->max, text);
     *out = v;
     return STATUS_OK;
 }
@@ -112,20 +113,23 @@ static enum status add_strings(const struct flag *f, const char *text, struct fl
         return STATUS_NO_MEMORY;
     for (char *item = strtok_r(copy, ",", &save); item; item = strtok_r(NULL, ",", &save)) {
         if (out->n == ARRAY_LENGTH(out->items))
-            return fail(STATUS_USAGE, "%s takes at most %zu values", f->name, ARRAY_LENGTH(out->items));
+            return fail(STATUS_USAGE, "%s takes at most %zu values", f->name,
+                        ARRAY_LENGTH(out->items));
         out->items[out->n++] = item;
     }
     return STATUS_OK;
 }
 
-static enum status set(const struct flag *f, const char *value, void *options, bool from_environment)
+static enum status set(const struct flag *f, const char *value, void *options,
+                       bool from_environment)
 {
     void *field = (char *)options + f->offset;
     double number;
 
     switch (f->kind) {
     case FLAG_BOOL:
-        *(bool *)field = !from_environment || (strcmp(value, "0") && strcmp(value, "false") && *value);
+        *(bool *)field =
+            !from_environment || (strcmp(value, "0") && strcmp(value, "false") && *value);
         return STATUS_OK;
     case FLAG_STRING:
         *(const char **)field = value;
@@ -153,7 +157,8 @@ static enum status set(const struct flag *f, const char *value, void *options, b
     return STATUS_OK;
 }
 
-static enum status from_environment(const struct flag *flags, uint32_t n_flags, void *options, bool *given)
+static enum status from_environment(const struct flag *flags, uint32_t n_flags, void *options,
+                                    bool *given)
 {
     for (uint32_t i = 0; i < n_flags; i++) {
         char name[80] = "BATON_ARG_";
@@ -175,8 +180,9 @@ static enum status from_environment(const struct flag *flags, uint32_t n_flags, 
     return STATUS_OK;
 }
 
-enum status flags_parse(const struct flag *flags, uint32_t n_flags, int argc, char **argv, void *options, bool *given,
-                        const char **rest, uint32_t max_rest, uint32_t *n_rest)
+enum status flags_parse(const struct flag *flags, uint32_t n_flags, int argc, char **argv,
+                        void *options, bool *given, const char **rest, uint32_t max_rest,
+                        uint32_t *n_rest)
 {
     bool seen[128] = {0};
     uint32_t n = 0;
@@ -187,7 +193,8 @@ enum status flags_parse(const struct flag *flags, uint32_t n_flags, int argc, ch
         char name[64];
         if (*arg != '-' || !arg[1]) {
             if (n == max_rest)
-                return fail(STATUS_USAGE, "\"%s\" is no flag, and nothing else is expected here", arg);
+                return fail(STATUS_USAGE, "\"%s\" is no flag, and nothing else is expected here",
+                            arg);
             rest[n++] = arg;
             continue;
         }
@@ -207,7 +214,8 @@ enum status flags_parse(const struct flag *flags, uint32_t n_flags, int argc, ch
             return fail(STATUS_USAGE, "%s takes no value", name);
         }
         if (flags[f].kind == FLAG_STRINGS && f < ARRAY_LENGTH(seen) && !seen[f]) {
-            ((struct flag_strings *)((char *)options + flags[f].offset))->n = 0; /* the command line wins */
+            ((struct flag_strings *)((char *)options + flags[f].offset))->n =
+                0; /* the command line wins */
             seen[f] = true;
         }
         TRY(set(&flags[f], value, options, false));

@@ -1,4 +1,5 @@
-/* cmd/flags: one table per command says flag, variable, help text and default, and is what parses, prints and documents. */
+/* cmd/flags: one table per command says flag, variable, help text and default, and is what parses,
+ * prints and documents. */
 #ifndef BATON_CMD_FLAGS_H
 #define BATON_CMD_FLAGS_H
 
@@ -26,7 +27,7 @@ struct flag_strings {
 };
 
 struct flag {
-    const char *name;  /* "--ctx-size" */
+    const char *name;       /* "--ctx-size" */
     const char *short_name; /* "-c" or NULL */
     const char *other_name; /* another spelling, or NULL */
     enum flag_kind kind;
@@ -36,11 +37,12 @@ struct flag {
     const char *help;
 };
 
-/* Environment first (BATON_ARG_CTX_SIZE for --ctx-size), then the command line. What is not a flag goes to rest (at most
- * max_rest; NULL: nothing may be left). given: [n_flags] set for what was said anywhere; may be NULL.
- * Errors: USAGE with the nearest name. */
-enum status flags_parse(const struct flag *flags, uint32_t n_flags, int argc, char **argv, void *options, bool *given,
-                        const char **rest, uint32_t max_rest, uint32_t *n_rest) WARN_UNUSED;
+/* Environment first (BATON_ARG_CTX_SIZE for --ctx-size), then the command line. What is not a flag
+ * goes to rest (at most max_rest; NULL: nothing may be left). given: [n_flags] set for what was
+ * said anywhere; may be NULL. Errors: USAGE with the nearest name. */
+enum status flags_parse(const struct flag *flags, uint32_t n_flags, int argc, char **argv,
+                        void *options, bool *given, const char **rest, uint32_t max_rest,
+                        uint32_t *n_rest) WARN_UNUSED;
 void flags_print(FILE *out, const struct flag *flags, uint32_t n_flags);
 
 #endif

@@ -6,7 +6,8 @@
 #include "base/log.h"
 #include "kv/kv.h"
 
-enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows, uint32_t max_logit_rows, struct loaded *out)
+enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows,
+                       uint32_t max_logit_rows, struct loaded *out)
 {
     struct loaded l = {0};
     const int64_t start_ns = clock_now_ns();
@@ -18,8 +19,9 @@ enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows, 
     TRY_GOTO(failed, model_load(l.file, l.compute, max_rows, max_logit_rows, &l.model));
     model_get_limits(l.model, &l.limits);
     if (l.limits.n_vocab != vocabulary_view(l.vocabulary)->n_tokens) {
-        status = fail(STATUS_BAD_MODEL, "%s: the model has %u output rows, its vocabulary %u tokens", path,
-                      l.limits.n_vocab, vocabulary_view(l.vocabulary)->n_tokens);
+        status =
+            fail(STATUS_BAD_MODEL, "%s: the model has %u output rows, its vocabulary %u tokens",
+                 path, l.limits.n_vocab, vocabulary_view(l.vocabulary)->n_tokens);
         goto failed;
     }
     model_digest(l.model, l.model_digest);
@@ -41,15 +43,17 @@ void unload_model(struct loaded *l)
     gguf_release(&l->file);
 }
 
-enum status plan_kv(const struct model_limits *limits, int64_t context_tokens, bool context_given, uint32_t n_slots,
-                    uint64_t kv_bytes, struct kv_plan *out)
+enum status plan_kv(const struct model_limits *limits, int64_t context_tokens, bool context_given,
+                    uint32_t n_slots, uint64_t kv_bytes, struct kv_plan *out)
 {
     const uint64_t page_bytes = kv_page_bytes(limits->kv);
-    uint64_t context = context_tokens > 0 ? (uint64_t)context_tokens : limits->trained_context_tokens;
+    uint64_t context =
+        context_tokens > 0 ? (uint64_t)context_tokens : limits->trained_context_tokens;
 
     if (context > limits->trained_context_tokens) {
-        log_event(LOG_WARN, "context is longer than the model was trained for", "ctx=%llu trained=%u",
-                  (unsigned long long)context, limits->trained_context_tokens);
+        log_event(LOG_WARN, "context is longer than the model was trained for",
+                  "ctx=%llu trained=%u", (unsigned long long)context,
+                  limits->trained_context_tokens);
         context = MIN(context, (uint64_t)1 << 24);
     }
     const uint64_t wanted = (context + PAGE_TOKENS - 1) / PAGE_TOKENS * n_slots;
@@ -61,10 +65,13 @@ enum status plan_kv(const struct model_limits *limits, int64_t context_tokens, b
     n_pages = MIN(n_pages, (uint64_t)UINT32_MAX / 2);
     if (n_pages * PAGE_TOKENS < context) {
         if (context_given || n_pages == 0)
-            return fail(STATUS_USAGE, "a request of %llu tokens (-c) needs %llu bytes of KV memory, %llu are given (--kv-mem)",
-                        (unsigned long long)context,
-                        (unsigned long long)((context + PAGE_TOKENS - 1) / PAGE_TOKENS * page_bytes),
-                        (unsigned long long)(n_pages * page_bytes));
+            return fail(
+                STATUS_USAGE,
+                "a request of %llu tokens (-c) needs %llu bytes of KV memory, %llu are given "
+                "(--kv-mem)",
+                (unsigned long long)context,
+                (unsigned long long)((context + PAGE_TOKENS - 1) / PAGE_TOKENS * page_bytes),
+                (unsigned long long)(n_pages * page_bytes));
         log_event(LOG_WARN, "context lowered to what the KV memory holds", "ctx=%llu was=%llu",
                   (unsigned long long)(n_pages * PAGE_TOKENS), (unsigned long long)context);
         context = n_pages * PAGE_TOKENS;

@@ -25,7 +25,9 @@ static const struct command {
 
 static int help(FILE *out, int code)
 {
-    fprintf(out, "baton %s: a language-model server whose heart is disaggregated serving\n\nusage: baton COMMAND [flags]\n\n",
+    fprintf(out,
+            "baton %s: a language-model server whose heart is disaggregated serving\n\nusage: "
+            "baton COMMAND [flags]\n\n",
             BATON_VERSION);
     for (size_t i = 0; i < ARRAY_LENGTH(commands); i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
@@ -52,7 +54,8 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < ARRAY_LENGTH(commands); i++)
         if (!strcmp(argv[1], commands[i].name))
-            return commands[i].run(argc - 2 + commands[i].name_included, argv + 2 - commands[i].name_included);
+            return commands[i].run(argc - 2 + commands[i].name_included,
+                                   argv + 2 - commands[i].name_included);
     fprintf(stderr, "baton: unknown command %s\n\n", argv[1]);
     return help(stderr, EXIT_USAGE);
 }

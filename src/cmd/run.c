@@ -28,20 +28,30 @@ struct run_options {
 static const struct flag flags[] = {
     {"--model", "-m", NULL, FLAG_STRING, AT(model), "FILE", 0, 0, "GGUF file"},
     {"--prompt", "-p", NULL, FLAG_STRING, AT(prompt), "TEXT", 0, 0, "the question; - reads stdin"},
-    {"--system", "-sys", "--system-prompt", FLAG_STRING, AT(system), "TEXT", 0, 0, "a system message before it"},
-    {"--raw", NULL, NULL, FLAG_BOOL, AT(raw), NULL, 0, 0, "continue the text as it is, without the chat template"},
-    {"--n-predict", "-n", "--predict", FLAG_INT, AT(n_predict), "N", -1, 1 << 24, "tokens at most [-1: up to the context]"},
-    {"--ctx-size", "-c", NULL, FLAG_INT, AT(context_tokens), "N", 0, 1 << 24, "tokens of prompt and answer [0: as trained]"},
-    {"--threads", "-t", NULL, FLAG_INT, AT(n_threads), "N", 1, 256, "compute threads [physical cores]"},
-    {"--temp", NULL, "--temperature", FLAG_DOUBLE, AT(temperature), "T", 0, 100, "temperature [0: greedy]"},
+    {"--system", "-sys", "--system-prompt", FLAG_STRING, AT(system), "TEXT", 0, 0,
+     "a system message before it"},
+    {"--raw", NULL, NULL, FLAG_BOOL, AT(raw), NULL, 0, 0,
+     "continue the text as it is, without the chat template"},
+    {"--n-predict", "-n", "--predict", FLAG_INT, AT(n_predict), "N", -1, 1 << 24,
+     "tokens at most [-1: up to the context]"},
+    {"--ctx-size", "-c", NULL, FLAG_INT, AT(context_tokens), "N", 0, 1 << 24,
+     "tokens of prompt and answer [0: as trained]"},
+    {"--threads", "-t", NULL, FLAG_INT, AT(n_threads), "N", 1, 256,
+     "compute threads [physical cores]"},
+    {"--temp", NULL, "--temperature", FLAG_DOUBLE, AT(temperature), "T", 0, 100,
+     "temperature [0: greedy]"},
     {"--top-k", NULL, NULL, FLAG_INT, AT(top_k), "N", 0, 1 << 24, "top-k [0: off]"},
     {"--top-p", NULL, NULL, FLAG_DOUBLE, AT(top_p), "P", 0, 1, "top-p [1]"},
     {"--min-p", NULL, NULL, FLAG_DOUBLE, AT(min_p), "P", 0, 1, "min-p [0]"},
-    {"--repeat-penalty", NULL, NULL, FLAG_DOUBLE, AT(repeat_penalty), "R", 0.01, 100, "repetition penalty [1]"},
-    {"--frequency-penalty", NULL, NULL, FLAG_DOUBLE, AT(frequency_penalty), "F", -2, 2, "frequency penalty [0]"},
-    {"--presence-penalty", NULL, NULL, FLAG_DOUBLE, AT(presence_penalty), "F", -2, 2, "presence penalty [0]"},
+    {"--repeat-penalty", NULL, NULL, FLAG_DOUBLE, AT(repeat_penalty), "R", 0.01, 100,
+     "repetition penalty [1]"},
+    {"--frequency-penalty", NULL, NULL, FLAG_DOUBLE, AT(frequency_penalty), "F", -2, 2,
+     "frequency penalty [0]"},
+    {"--presence-penalty", NULL, NULL, FLAG_DOUBLE, AT(presence_penalty), "F", -2, 2,
+     "presence penalty [0]"},
     {"--seed", "-s", NULL, FLAG_INT, AT(seed), "N", -1, 9e15, "seed [-1: drawn]"},
-    {"--ignore-eos", NULL, NULL, FLAG_BOOL, AT(ignore_eos), NULL, 0, 0, "go on behind the end of the answer"},
+    {"--ignore-eos", NULL, NULL, FLAG_BOOL, AT(ignore_eos), NULL, 0, 0,
+     "go on behind the end of the answer"},
     {"--help", "-h", NULL, FLAG_BOOL, AT(help), NULL, 0, 0, "this text"},
 };
 
@@ -83,13 +93,14 @@ static enum status read_all_stdin(struct buffer *out)
     return buffer_status(out);
 }
 
-static enum status chat_ids(const struct run_options *o, const struct vocabulary *v, const char *text, size_t len,
-                            uint32_t **ids, uint32_t *n)
+static enum status chat_ids(const struct run_options *o, const struct vocabulary *v,
+                            const char *text, size_t len, uint32_t **ids, uint32_t *n)
 {
     json_t *messages = json_array(), *variables = json_object();
 
     if (o->system)
-        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", o->system));
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:s}", "role", "system", "content", o->system));
     json_t *content = json_stringn(text, len);
     if (!content) {
         json_decref(messages);
@@ -104,7 +115,8 @@ static enum status chat_ids(const struct run_options *o, const struct vocabulary
     return status;
 }
 
-static enum status prompt_ids(const struct run_options *o, const struct vocabulary *v, uint32_t **ids, uint32_t *n)
+static enum status prompt_ids(const struct run_options *o, const struct vocabulary *v,
+                              uint32_t **ids, uint32_t *n)
 {
     struct buffer text = {0};
     enum status status = STATUS_OK;
@@ -129,7 +141,8 @@ static enum status prompt_ids(const struct run_options *o, const struct vocabula
     return status;
 }
 
-static enum status make_request(const struct run_options *o, const struct vocabulary *v, uint32_t context_tokens, struct request **out)
+static enum status make_request(const struct run_options *o, const struct vocabulary *v,
+                                uint32_t context_tokens, struct request **out)
 {
     struct request *r = request_create();
     uint32_t *ids = NULL, n = 0;
@@ -139,7 +152,8 @@ static enum status make_request(const struct run_options *o, const struct vocabu
         return STATUS_NO_MEMORY;
     TRY_GOTO(failed, prompt_ids(o, v, &ids, &n));
     if (n == 0 || n >= context_tokens) {
-        status = n ? fail(STATUS_CONTEXT_LENGTH, "the prompt has %u tokens, the context %u", n, context_tokens)
+        status = n ? fail(STATUS_CONTEXT_LENGTH, "the prompt has %u tokens, the context %u", n,
+                          context_tokens)
                    : fail(STATUS_BAD_REQUEST, "the prompt is empty");
         goto failed;
     }
@@ -160,7 +174,8 @@ static enum status make_request(const struct run_options *o, const struct vocabu
     r->resume.ignore_eos = o->ignore_eos;
     r->resume.max_tokens = context_tokens - n;
     if (o->n_predict >= 0)
-        r->resume.max_tokens = (uint32_t)MIN((int64_t)r->resume.max_tokens, MAX(o->n_predict, (int64_t)1));
+        r->resume.max_tokens =
+            (uint32_t)MIN((int64_t)r->resume.max_tokens, MAX(o->n_predict, (int64_t)1));
     free(ids);
     *out = r;
     return STATUS_OK;
@@ -171,13 +186,15 @@ failed:
 }
 
 /* Writes the answer as it comes. */
-static enum status answer(struct engine *e, struct waiter *w, const struct vocabulary *v, uint32_t context_tokens, struct sequence *s)
+static enum status answer(struct engine *e, struct waiter *w, const struct vocabulary *v,
+                          uint32_t context_tokens, struct sequence *s)
 {
     struct text_stream *stream = NULL;
     struct sequence_view view;
     uint32_t n_shown = 0;
     bool ended = false;
-    enum status status = text_stream_create(v, &sequence_request(s)->resume, context_tokens, &stream);
+    enum status status =
+        text_stream_create(v, &sequence_request(s)->resume, context_tokens, &stream);
 
     engine_submit(e, s);
     do {
@@ -207,7 +224,11 @@ static enum status answer(struct engine *e, struct waiter *w, const struct vocab
 static enum status run(const struct run_options *o)
 {
     struct waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .there = PTHREAD_COND_INITIALIZER};
-    struct engine_options eo = {.n_slots = 1, .max_chunk_tokens = RUN_CHUNK_TOKENS, .target_step_ms = 1000, .news = on_news, .news_context = &w};
+    struct engine_options eo = {.n_slots = 1,
+                                .max_chunk_tokens = RUN_CHUNK_TOKENS,
+                                .target_step_ms = 1000,
+                                .news = on_news,
+                                .news_context = &w};
     struct loaded l = {0};
     struct engine *e = NULL;
     struct request *r = NULL;
@@ -215,8 +236,8 @@ static enum status run(const struct run_options *o)
     struct kv_plan kv;
     enum status status;
 
-    TRY(load_model(o->model, o->n_threads ? (uint32_t)o->n_threads : host_threads(), 1 + RUN_CHUNK_TOKENS,
-                   engine_max_logit_rows(&eo), &l));
+    TRY(load_model(o->model, o->n_threads ? (uint32_t)o->n_threads : host_threads(),
+                   1 + RUN_CHUNK_TOKENS, engine_max_logit_rows(&eo), &l));
     TRY_GOTO(out, plan_kv(&l.limits, o->context_tokens, o->context_tokens > 0, 1, 0, &kv));
     TRY_GOTO(out, make_request(o, l.vocabulary, kv.context_tokens, &r));
     eo.model = l.model;
@@ -257,7 +278,9 @@ int cmd_run(int argc, char **argv)
         return 0;
     }
     if (!o.model || !o.prompt) {
-        fprintf(stderr, "baton run: %s is missing (`make model` fetches a small model into models/)\n", o.model ? "-p TEXT" : "-m FILE");
+        fprintf(stderr,
+                "baton run: %s is missing (`make model` fetches a small model into models/)\n",
+                o.model ? "-p TEXT" : "-m FILE");
         return EXIT_USAGE;
     }
     signal(SIGPIPE, SIG_DFL);

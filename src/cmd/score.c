@@ -22,8 +22,10 @@ struct score_options {
 #define AT(field) offsetof(struct score_options, field)
 static const struct flag flags[] = {
     {"--model", "-m", NULL, FLAG_STRING, AT(model), "FILE", 0, 0, "GGUF file"},
-    {"--top", "-k", NULL, FLAG_INT, AT(top), "K", 0, SCORE_TOP_MAX, "likeliest ids at each position [1]"},
-    {"--threads", "-t", NULL, FLAG_INT, AT(n_threads), "N", 1, 256, "compute threads [physical cores]"},
+    {"--top", "-k", NULL, FLAG_INT, AT(top), "K", 0, SCORE_TOP_MAX,
+     "likeliest ids at each position [1]"},
+    {"--threads", "-t", NULL, FLAG_INT, AT(n_threads), "N", 1, 256,
+     "compute threads [physical cores]"},
     {"--help", "-h", NULL, FLAG_BOOL, AT(help), NULL, 0, 0, "this text"},
 };
 
@@ -37,12 +39,14 @@ struct scorer {
     uint64_t n_next;
 };
 
-static enum status read_list(const json_t *list, uint32_t n_vocab, uint32_t context, uint32_t **out, uint32_t *n)
+static enum status read_list(const json_t *list, uint32_t n_vocab, uint32_t context, uint32_t **out,
+                             uint32_t *n)
 {
     if (!json_is_array(list) || json_array_size(list) == 0)
         return fail(STATUS_BAD_REQUEST, "stdin is a JSON array of lists of ids, and none is empty");
     if (json_array_size(list) > context)
-        return fail(STATUS_CONTEXT_LENGTH, "a list of %zu ids, the model was trained for %u", json_array_size(list), context);
+        return fail(STATUS_CONTEXT_LENGTH, "a list of %zu ids, the model was trained for %u",
+                    json_array_size(list), context);
     *n = (uint32_t)json_array_size(list);
     uint32_t *ids = memory_alloc(*n, sizeof *ids);
     if (!ids)
@@ -74,7 +78,8 @@ static uint32_t find_top(const float *z, uint32_t n_vocab, uint32_t n_top, uint3
     return n;
 }
 
-static void score_row(struct scorer *s, const float *z, int64_t next, json_t *tops, json_t *logprobs, json_t *nexts)
+static void score_row(struct scorer *s, const float *z, int64_t next, json_t *tops,
+                      json_t *logprobs, json_t *nexts)
 {
     const uint32_t n_vocab = s->loaded.limits.n_vocab;
     const float zmax = compute_max(s->loaded.compute, z, n_vocab);
@@ -96,8 +101,9 @@ static void score_row(struct scorer *s, const float *z, int64_t next, json_t *to
     }
 }
 
-static enum status score_chunk(struct scorer *s, const struct kv_view *view, const uint32_t *pages, const uint32_t *ids,
-                               uint32_t n_ids, uint32_t first, uint32_t n, json_t *tops, json_t *logprobs, json_t *nexts)
+static enum status score_chunk(struct scorer *s, const struct kv_view *view, const uint32_t *pages,
+                               const uint32_t *ids, uint32_t n_ids, uint32_t first, uint32_t n,
+                               json_t *tops, json_t *logprobs, json_t *nexts)
 {
     uint32_t positions[SCORE_ROWS], tables[SCORE_ROWS] = {0}, rows[SCORE_ROWS], bad = 0;
     const struct page_table_view table = {.pages = pages, .n_tokens = first + n};
@@ -118,8 +124,8 @@ static enum status score_chunk(struct scorer *s, const struct kv_view *view, con
                                       .logits = s->logits};
     TRY(model_forward(s->loaded.model, &batch, &bad));
     for (uint32_t i = 0; i < n; i++)
-        score_row(s, s->logits + (size_t)i * s->loaded.limits.n_vocab, first + i + 1 < n_ids ? (int64_t)ids[first + i + 1] : -1,
-                  tops, logprobs, nexts);
+        score_row(s, s->logits + (size_t)i * s->loaded.limits.n_vocab,
+                  first + i + 1 < n_ids ? (int64_t)ids[first + i + 1] : -1, tops, logprobs, nexts);
     return STATUS_OK;
 }
 
@@ -139,7 +145,8 @@ static enum status score_list(struct scorer *s, const uint32_t *ids, uint32_t n)
     TRY_GOTO(out, kv_pages_acquire(pool, n_pages, pages));
     const struct kv_view view = kv_pool_view(pool);
     for (uint32_t first = 0; first < n; first += SCORE_ROWS)
-        TRY_GOTO(out, score_chunk(s, &view, pages, ids, n, first, MIN(n - first, (uint32_t)SCORE_ROWS), tops, logprobs, nexts));
+        TRY_GOTO(out, score_chunk(s, &view, pages, ids, n, first,
+                                  MIN(n - first, (uint32_t)SCORE_ROWS), tops, logprobs, nexts));
     json_t *line = json_pack("{s:O, s:O, s:O}", "top", tops, "logprob", logprobs, "next", nexts);
     json_dumpf(line, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
     putchar('\n');
@@ -161,12 +168,14 @@ static enum status score_all(struct scorer *s, const json_t *lists)
         return fail(STATUS_BAD_REQUEST, "stdin is not a JSON array of lists of ids");
     for (size_t i = 0; i < json_array_size(lists); i++) {
         uint32_t *ids = NULL, n = 0;
-        TRY(read_list(json_array_get(lists, i), s->loaded.limits.n_vocab, s->loaded.limits.trained_context_tokens, &ids, &n));
+        TRY(read_list(json_array_get(lists, i), s->loaded.limits.n_vocab,
+                      s->loaded.limits.trained_context_tokens, &ids, &n));
         const enum status status = score_list(s, ids, n);
         free(ids);
         TRY(status);
     }
-    printf("{\"perplexity\":%.9g,\"tokens\":%llu}\n", s->n_next ? exp(-s->sum_logprob / (double)s->n_next) : 1.0,
+    printf("{\"perplexity\":%.9g,\"tokens\":%llu}\n",
+           s->n_next ? exp(-s->sum_logprob / (double)s->n_next) : 1.0,
            (unsigned long long)s->n_next);
     return fflush(stdout) ? fail(STATUS_IO, "stdout could not be written") : STATUS_OK;
 }
@@ -180,7 +189,8 @@ static enum status score(const struct score_options *o)
 
     if (!lists)
         return fail(STATUS_BAD_JSON, "stdin, line %d: %s", error.line, error.text);
-    TRY_GOTO(out, load_model(o->model, o->n_threads ? (uint32_t)o->n_threads : host_threads(), SCORE_ROWS, SCORE_ROWS, &s.loaded));
+    TRY_GOTO(out, load_model(o->model, o->n_threads ? (uint32_t)o->n_threads : host_threads(),
+                             SCORE_ROWS, SCORE_ROWS, &s.loaded));
     s.logits = memory_alloc((size_t)SCORE_ROWS * s.loaded.limits.n_vocab, sizeof *s.logits);
     s.top = memory_alloc(MAX(s.n_top, 1u), sizeof *s.top);
     status = s.logits && s.top ? score_all(&s, lists) : STATUS_NO_MEMORY;
@@ -204,8 +214,10 @@ int cmd_score(int argc, char **argv)
     }
     if (o.help) {
         printf("usage: baton score -m FILE [--top K] < lists.json\n\n"
-               "stdin: a JSON array of lists of ids. stdout: for each list a JSON line with `top` and `logprob` (the K\n"
-               "likeliest next ids at each position and their natural-log probabilities) and `next` (that of the id that\n"
+               "stdin: a JSON array of lists of ids. stdout: for each list a JSON line with `top` "
+               "and `logprob` (the K\n"
+               "likeliest next ids at each position and their natural-log probabilities) and "
+               "`next` (that of the id that\n"
                "follows); at the end the perplexity.\n\n");
         flags_print(stdout, flags, ARRAY_LENGTH(flags));
         return 0;

@@ -1,6 +1,6 @@
 /* baton serve: ports first, then the model, then requests, until a signal. */
-#include "cmd/cmd.h"
 #include "cmd/serve.h"
+#include "cmd/cmd.h"
 
 #include "api/api.h"
 #include "base/checked.h"
@@ -108,8 +108,11 @@ static void drain_over(void *context)
 {
     struct server *s = context;
 
-    log_event(LOG_WARN, "drain timeout", "seconds=%lld unfinished=%u", (long long)s->options.drain_timeout_s,
-              s->node ? node_n_requests(s->node) : s->router ? router_n_requests(s->router) : 0);
+    log_event(LOG_WARN, "drain timeout", "seconds=%lld unfinished=%u",
+              (long long)s->options.drain_timeout_s,
+              s->node     ? node_n_requests(s->node)
+              : s->router ? router_n_requests(s->router)
+                          : 0);
     if (s->node)
         node_cancel_all(s->node);
     if (s->router)
@@ -120,13 +123,16 @@ static void drain_over(void *context)
 
 static void drain(struct server *s)
 {
-    struct service *service = s->node ? node_service(s->node) : s->router ? router_service(s->router) : NULL;
+    struct service *service = s->node     ? node_service(s->node)
+                              : s->router ? router_service(s->router)
+                                          : NULL;
 
     if (s->draining)
         return;
     s->draining = true;
     log_event(LOG_INFO, "draining", "timeout_s=%lld", (long long)s->options.drain_timeout_s);
-    if (net_timer_start(s->loop, &s->drain_timer, (uint64_t)s->options.drain_timeout_s * 1000, 0, drain_over, s) != STATUS_OK) {
+    if (net_timer_start(s->loop, &s->drain_timer, (uint64_t)s->options.drain_timeout_s * 1000, 0,
+                        drain_over, s) != STATUS_OK) {
         quit(s, 0);
         return;
     }
@@ -165,20 +171,23 @@ static void log_ready(struct server *s)
 
     service->ops->describe(service, &d);
     log_event(LOG_INFO, "ready",
-              "role=%s listener=http addr=%s model=%s ctx=%u slots=%u kv=%lluMiB tier=%s threads=%u pid=%d load_ms=%lld%s%s",
+              "role=%s listener=http addr=%s model=%s ctx=%u slots=%u kv=%lluMiB tier=%s "
+              "threads=%u pid=%d load_ms=%lld%s%s",
               s->role, address, log_quote(s->model_ids[0]), d.max_context_tokens, d.n_slots,
               (unsigned long long)(s->n_pages * kv_page_bytes(s->loaded.limits.kv) >> 20),
               s->loaded.compute ? compute_tier_name(s->loaded.compute) : "none",
               s->loaded.compute ? compute_n_threads(s->loaded.compute) : 0, (int)getpid(),
-              (long long)(clock_now_ms() - s->start_ms), why ? " misconfigured=" : "", why ? log_quote(why) : "");
+              (long long)(clock_now_ms() - s->start_ms), why ? " misconfigured=" : "",
+              why ? log_quote(why) : "");
     if (s->serving_listener)
         log_event(LOG_INFO, "ready", "role=%s listener=serving addr=%s pid=%d", s->role,
                   net_listener_address(s->serving_listener)->text, (int)getpid());
     if (!is_role(s, "prefill") && !is_role(s, "decode"))
-        fprintf(stderr,
-                "try: curl -sN http://%s/v1/chat/completions -H 'Content-Type: application/json'%s "
-                "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}],\"stream\":true}'\n",
-                address, s->options.api_keys.n ? " -H \"Authorization: Bearer $BATON_API_KEY\"" : "");
+        fprintf(
+            stderr,
+            "try: curl -sN http://%s/v1/chat/completions -H 'Content-Type: application/json'%s "
+            "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}],\"stream\":true}'\n",
+            address, s->options.api_keys.n ? " -H \"Authorization: Bearer $BATON_API_KEY\"" : "");
 }
 
 static void fingerprint(const struct loaded *l, char out[24])
@@ -207,7 +216,8 @@ static struct peer_limits peer_limits(const struct serve_options *o)
     return l;
 }
 
-static enum status dial_all(struct peer_hub *hub, const struct flag_strings *peers, const char *flag, const char *role, bool with_bulk)
+static enum status dial_all(struct peer_hub *hub, const struct flag_strings *peers,
+                            const char *flag, const char *role, bool with_bulk)
 {
     for (uint32_t i = 0; i < peers->n; i++) {
         struct net_address address;
@@ -223,10 +233,13 @@ static enum status start_node(struct server *s)
     struct loaded *l = &s->loaded;
     struct kv_plan kv;
 
-    TRY(plan_kv(&l->limits, o->context_tokens, o->context_given, (uint32_t)o->n_slots, o->kv_bytes, &kv));
+    TRY(plan_kv(&l->limits, o->context_tokens, o->context_given, (uint32_t)o->n_slots, o->kv_bytes,
+                &kv));
     s->n_pages = kv.n_pages;
     struct node_options n = {
-        .role = is_role(s, "prefill") ? NODE_PREFILL : is_role(s, "decode") ? NODE_DECODE : NODE_HYBRID,
+        .role = is_role(s, "prefill")  ? NODE_PREFILL
+                : is_role(s, "decode") ? NODE_DECODE
+                                       : NODE_HYBRID,
         .node_id = o->node_id,
         .misconfigured = o->misconfigured,
         .loop = s->loop,
@@ -303,7 +316,8 @@ static void on_loaded(struct net_task *task)
             snprintf(s->load_message, sizeof s->load_message, "%s", status_message());
     }
     if (status != STATUS_OK) {
-        log_event(LOG_ERROR, "start failed", "reason=%s error=" LOG_Q, status_code(status), log_quote(s->load_message));
+        log_event(LOG_ERROR, "start failed", "reason=%s error=" LOG_Q, status_code(status),
+                  log_quote(s->load_message));
         quit(s, status == STATUS_USAGE ? EXIT_USAGE : EXIT_FAULT);
         return;
     }
@@ -326,10 +340,12 @@ static void *load(void *context)
     const uint32_t n_slots = (uint32_t)o->n_slots;
     const struct engine_options engine = {.n_slots = n_slots};
 
-    s->load_status = is_role(s, "router")
-                         ? load_vocabulary(o->model, &s->loaded)
-                         : load_model(o->model, o->n_threads ? (uint32_t)o->n_threads : host_threads(),
-                                      n_slots + SERVE_MAX_CHUNK_TOKENS, engine_max_logit_rows(&engine), &s->loaded);
+    s->load_status =
+        is_role(s, "router")
+            ? load_vocabulary(o->model, &s->loaded)
+            : load_model(o->model, o->n_threads ? (uint32_t)o->n_threads : host_threads(),
+                         n_slots + SERVE_MAX_CHUNK_TOKENS, engine_max_logit_rows(&engine),
+                         &s->loaded);
     if (s->load_status != STATUS_OK)
         snprintf(s->load_message, sizeof s->load_message, "%s", status_message());
     net_post(s->loop, &s->loaded_task);
@@ -377,7 +393,8 @@ static void fill_api_options(struct server *s)
     a->no_openai_routes = is_role(s, "prefill") || is_role(s, "decode");
 }
 
-static enum status listen_on(struct server *s, const char *what, const char *host_port, const char *flag, struct net_listener **out)
+static enum status listen_on(struct server *s, const char *what, const char *host_port,
+                             const char *flag, struct net_listener **out)
 {
     const int fd = inherited_socket(what);
     struct net_address address;
@@ -386,7 +403,8 @@ static enum status listen_on(struct server *s, const char *what, const char *hos
         return net_listen_fd(s->loop, fd, out);
     TRY(net_address_parse(host_port, flag, &address));
     if (!strcmp(what, "http") && !net_address_is_loopback(&address) && !s->options.api_keys.n)
-        log_event(LOG_WARN, "no api key, and reachable from outside this host", "addr=%s", address.text);
+        log_event(LOG_WARN, "no api key, and reachable from outside this host", "addr=%s",
+                  address.text);
     return net_listen(s->loop, &address, flag, out);
 }
 
@@ -395,7 +413,9 @@ static enum status bind_ports(struct server *s)
     const struct serve_options *o = &s->options;
     char host_port[300];
 
-    snprintf(host_port, sizeof host_port, strchr(o->host, ':') && *o->host != '[' ? "[%s]:%lld" : "%s:%lld", o->host, (long long)o->port);
+    snprintf(host_port, sizeof host_port,
+             strchr(o->host, ':') && *o->host != '[' ? "[%s]:%lld" : "%s:%lld", o->host,
+             (long long)o->port);
     TRY(listen_on(s, "http", host_port, "--port", &s->http_listener));
     if ((is_role(s, "prefill") || is_role(s, "decode")) && o->serving_bind)
         TRY(listen_on(s, "serving", o->serving_bind, "--serving-bind", &s->serving_listener));
@@ -440,8 +460,8 @@ static enum status start(struct server *s)
     api_attach_http(s->api, s->http);
     http_server_attach(s->http, s->http_listener);
     if (s->options.misconfigured)
-        log_event(LOG_WARN, "misconfigured role, serving as a single node", "role=%s error=" LOG_Q, role,
-                  log_quote(s->options.misconfigured));
+        log_event(LOG_WARN, "misconfigured role, serving as a single node", "role=%s error=" LOG_Q,
+                  role, log_quote(s->options.misconfigured));
     if (s->options.roles)
         TRY(family_start(s->loop, s->program, &s->options, family_failed, s, &s->family));
     s->loaded_task.run = on_loaded;
@@ -493,8 +513,9 @@ static int check_config(const struct server *s)
 {
     const struct serve_options *o = &s->options;
 
-    printf("role=%s node=%s http=%s:%lld serving=%s model=%s%s%s\n", s->role, o->node_id, o->host, (long long)o->port,
-           o->serving_bind && !o->misconfigured ? o->serving_bind : "none", o->model, o->misconfigured ? " misconfigured: " : "",
+    printf("role=%s node=%s http=%s:%lld serving=%s model=%s%s%s\n", s->role, o->node_id, o->host,
+           (long long)o->port, o->serving_bind && !o->misconfigured ? o->serving_bind : "none",
+           o->model, o->misconfigured ? " misconfigured: " : "",
            o->misconfigured ? o->misconfigured : "");
     return 0;
 }
@@ -533,7 +554,8 @@ int cmd_serve(int argc, char **argv)
     if (status == STATUS_OK) {
         net_loop_run(s->loop);
     } else {
-        log_event(LOG_ERROR, "start failed", "reason=%s error=" LOG_Q, status_code(status), log_quote(status_message()));
+        log_event(LOG_ERROR, "start failed", "reason=%s error=" LOG_Q, status_code(status),
+                  log_quote(status_message()));
         s->exit_code = status == STATUS_USAGE ? EXIT_USAGE : EXIT_FAULT;
     }
     if (s->loading) /* the loader owns what it loads */

@@ -36,15 +36,17 @@ void serve_options_help(FILE *out);
 /* --roles NpMd: starts and watches the children; this process is their router. */
 struct family;
 struct net_loop;
-/* Binds the children's sockets and starts them. failed() is called when the family cannot be kept up.
- * o gets the peer lists of the router. */
+/* Binds the children's sockets and starts them. failed() is called when the family cannot be kept
+ * up. o gets the peer lists of the router. */
 enum status family_start(struct net_loop *loop, const char *program, struct serve_options *o,
-                         void (*failed)(void *context), void *context, struct family **out) WARN_UNUSED;
+                         void (*failed)(void *context), void *context,
+                         struct family **out) WARN_UNUSED;
 /* SIGTERM to every child; they are not restarted. */
 void family_stop(struct family *f);
 bool family_is_gone(const struct family *f);
 void family_destroy(struct family **f);
-/* A listening socket that a --roles parent left open for this process; -1: none. what: "http" or "serving". */
+/* A listening socket that a --roles parent left open for this process; -1: none. what: "http" or
+ * "serving". */
 int inherited_socket(const char *what);
 
 #endif

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of prompt log-probabilities in a step: each takes a row of logits of the whole vocabulary. */
+/* Rows of prompt log-probabilities in a step: each takes a row of logits of the whole vocabulary.
+ */
 enum { PROMPT_LOGIT_ROWS = 64 };
 
 uint32_t engine_max_logit_rows(const struct engine_options *o)
@@ -54,7 +55,8 @@ static void copy_row(struct row_store *rows, uint32_t i, const struct logprob_ro
     }
 }
 
-void engine_commit(struct engine *e, struct sequence *s, uint32_t first_id, const struct logprob_rows *row)
+void engine_commit(struct engine *e, struct sequence *s, uint32_t first_id,
+                   const struct logprob_rows *row)
 {
     s->commit_id = first_id;
     if (row && s->generated_rows.value)
@@ -133,9 +135,10 @@ void sequence_end(struct engine *e, struct sequence *s, enum status status, cons
     pthread_mutex_unlock(&e->news.lock);
 }
 
-/* Ends a sequence whose pages nobody else uses; keeps the pages of one that the loop may be sending from or reading into.
- * The sequence must not be touched after this. */
-static void stop_computing(struct engine *e, struct sequence *s, enum status status, const char *message)
+/* Ends a sequence whose pages nobody else uses; keeps the pages of one that the loop may be sending
+ * from or reading into. The sequence must not be touched after this. */
+static void stop_computing(struct engine *e, struct sequence *s, enum status status,
+                           const char *message)
 {
     const bool loop_uses_pages =
         s->purpose == SEQUENCE_PREFILL ? atomic_load(&s->started) : s->state == STATE_IMPORTING;
@@ -217,7 +220,8 @@ static void obey(struct engine *e, struct sequence *s, uint32_t commands)
     } else if (commands & COMMAND_FINISH) {
         sequence_end(e, s, s->status, s->message);
     } else if ((commands & COMMAND_CANCEL) && (commands & COMMAND_COMMIT)) {
-        sequence_end(e, s, STATUS_CANCELLED, "cancelled"); /* with its commit the loop let the pages go */
+        sequence_end(e, s, STATUS_CANCELLED,
+                     "cancelled"); /* with its commit the loop let the pages go */
     } else if (commands & COMMAND_CANCEL) {
         stop_computing(e, s, STATUS_CANCELLED, "cancelled");
     } else if (commands & COMMAND_COMMIT) {
@@ -250,14 +254,15 @@ static enum status prompt_rows_of(struct engine *e, struct sequence *s, uint32_t
     const struct step_plan *p = &e->plan;
     uint32_t n_done = 0;
 
-    for (; *logit_row < p->n_logit_rows && p->logit_rows[*logit_row] < s->step_row + s->step_rows; (*logit_row)++) {
+    for (; *logit_row < p->n_logit_rows && p->logit_rows[*logit_row] < s->step_row + s->step_rows;
+         (*logit_row)++) {
         const uint32_t position = s->n_computed + p->logit_rows[*logit_row] - s->step_row;
         if (position + 1 >= s->n_prompt)
             break; /* the row that is sampled from */
         if (position < atomic_load_explicit(&s->published_prompt_rows, memory_order_relaxed))
             continue; /* computed again after a pre-emption */
-        TRY(sampler_logprobs(&e->sampler, e->logits + (size_t)*logit_row * e->limits.n_vocab, s->ids[position + 1],
-                             &s->prompt_rows, position));
+        TRY(sampler_logprobs(&e->sampler, e->logits + (size_t)*logit_row * e->limits.n_vocab,
+                             s->ids[position + 1], &s->prompt_rows, position));
         n_done = position + 1;
     }
     if (n_done)
@@ -265,19 +270,22 @@ static enum status prompt_rows_of(struct engine *e, struct sequence *s, uint32_t
     return STATUS_OK;
 }
 
-static enum status sample_next(struct engine *e, struct sequence *s, const float *logits, uint32_t *id)
+static enum status sample_next(struct engine *e, struct sequence *s, const float *logits,
+                               uint32_t *id)
 {
     const struct resume *r = &s->request->resume;
     const uint32_t index = s->n_ids - s->n_prompt;
 
-    TRY(sampler_draw(&e->sampler, logits, r, r->seed, index, s->prompt_seen, s->generated_counts, id));
+    TRY(sampler_draw(&e->sampler, logits, r, r->seed, index, s->prompt_seen, s->generated_counts,
+                     id));
     if (s->generated_rows.value)
         TRY(sampler_logprobs(&e->sampler, logits, *id, &s->generated_rows, index));
     e->live.n_tokens_sampled++;
     return STATUS_OK;
 }
 
-/* What a step means for one of its sequences. logit_row: the first of the plan's logit rows that may be this one's. */
+/* What a step means for one of its sequences. logit_row: the first of the plan's logit rows that
+ * may be this one's. */
 static void finish_rows(struct engine *e, struct sequence *s, uint32_t *logit_row)
 {
     const bool to_the_end = s->n_computed + s->step_rows == s->n_ids;
@@ -285,10 +293,12 @@ static void finish_rows(struct engine *e, struct sequence *s, uint32_t *logit_ro
     enum status status = STATUS_OK;
     uint32_t id = 0;
 
-    while (*logit_row < e->plan.n_logit_rows && e->plan.logit_rows[*logit_row] < s->step_row + s->step_rows)
+    while (*logit_row < e->plan.n_logit_rows &&
+           e->plan.logit_rows[*logit_row] < s->step_row + s->step_rows)
         ++*logit_row;
     if (s->failed_numerics) {
-        stop_computing(e, s, STATUS_NUMERICS, "the model's activations left the range of finite numbers");
+        stop_computing(e, s, STATUS_NUMERICS,
+                       "the model's activations left the range of finite numbers");
         return;
     }
     if (s->prompt_rows.value) {
@@ -332,7 +342,8 @@ static void layer_done(void *context, uint32_t layer)
         struct sequence *s = e->plan.sequences[i];
         if (s->purpose != SEQUENCE_PREFILL || s->failed_numerics)
             continue;
-        atomic_store_explicit(&s->layer_tokens[layer], s->n_computed + s->step_rows, memory_order_release);
+        atomic_store_explicit(&s->layer_tokens[layer], s->n_computed + s->step_rows,
+                              memory_order_release);
         engine_publish(e, s);
         any = true;
     }
@@ -366,17 +377,20 @@ static void run_step(struct engine *e)
 
     if (p->n_prefill_rows >= 16 && step_ms > 0) {
         const double rate = p->n_rows / step_ms;
-        e->prefill_rows_per_ms = e->prefill_rows_per_ms > 0 ? 0.7 * e->prefill_rows_per_ms + 0.3 * rate : rate;
+        e->prefill_rows_per_ms =
+            e->prefill_rows_per_ms > 0 ? 0.7 * e->prefill_rows_per_ms + 0.3 * rate : rate;
     }
     e->live.n_steps++;
     for (uint32_t i = 0; i < p->n_tables; i++) {
         struct sequence *s = p->sequences[i];
-        for (uint32_t row = s->step_row; status != STATUS_OK && row < s->step_row + s->step_rows; row++)
+        for (uint32_t row = s->step_row; status != STATUS_OK && row < s->step_row + s->step_rows;
+             row++)
             s->failed_numerics |= status != STATUS_NUMERICS || bad[row];
         finish_rows(e, s, &logit_row);
     }
     if (status != STATUS_OK)
-        log_event(LOG_ERROR, "step failed", "reason=%s error=" LOG_Q, status_code(status), log_quote(status_message()));
+        log_event(LOG_ERROR, "step failed", "reason=%s error=" LOG_Q, status_code(status),
+                  log_quote(status_message()));
 }
 
 static void publish_stats(struct engine *e, bool busy)
@@ -443,7 +457,8 @@ static void *engine_main(void *context)
     return NULL;
 }
 
-static enum status plan_init(struct step_plan *p, uint32_t n_rows, uint32_t n_tables, uint32_t n_logit_rows)
+static enum status plan_init(struct step_plan *p, uint32_t n_rows, uint32_t n_tables,
+                             uint32_t n_logit_rows)
 {
     p->ids = memory_alloc(n_rows, sizeof *p->ids);
     p->positions = memory_alloc(n_rows, sizeof *p->positions);
@@ -451,8 +466,9 @@ static enum status plan_init(struct step_plan *p, uint32_t n_rows, uint32_t n_ta
     p->page_tables = memory_alloc(n_tables, sizeof *p->page_tables);
     p->sequences = memory_alloc(n_tables, sizeof *p->sequences);
     p->logit_rows = memory_alloc(n_logit_rows, sizeof *p->logit_rows);
-    return p->ids && p->positions && p->tables && p->page_tables && p->sequences && p->logit_rows ? STATUS_OK
-                                                                                                    : STATUS_NO_MEMORY;
+    return p->ids && p->positions && p->tables && p->page_tables && p->sequences && p->logit_rows
+               ? STATUS_OK
+               : STATUS_NO_MEMORY;
 }
 
 static void plan_deinit(struct step_plan *p)
@@ -476,7 +492,8 @@ static enum status allocate(struct engine *e)
                     (unsigned long long)page_bytes);
     e->pool_memory = compute_alloc(o->compute, pool_bytes);
     if (!e->pool_memory)
-        return fail(STATUS_NO_MEMORY, "no memory for a KV pool of %llu bytes", (unsigned long long)pool_bytes);
+        return fail(STATUS_NO_MEMORY, "no memory for a KV pool of %llu bytes",
+                    (unsigned long long)pool_bytes);
     TRY(kv_pool_create(e->pool_memory, o->n_pages, e->limits.kv, &e->pool));
     e->max_logit_rows = engine_max_logit_rows(o);
     e->logits = memory_alloc((size_t)e->max_logit_rows * e->limits.n_vocab, sizeof *e->logits);
@@ -504,8 +521,9 @@ enum status engine_create(const struct engine_options *o, struct engine **out)
     pthread_cond_init(&e->wake, &attributes);
     pthread_condattr_destroy(&attributes);
     if (kv_pages_of_tokens(o->max_context_tokens) > o->n_pages) {
-        status = fail(STATUS_CONTEXT_LENGTH, "one request of %u tokens needs %u pages, the pool has %u",
-                      o->max_context_tokens, kv_pages_of_tokens(o->max_context_tokens), o->n_pages);
+        status =
+            fail(STATUS_CONTEXT_LENGTH, "one request of %u tokens needs %u pages, the pool has %u",
+                 o->max_context_tokens, kv_pages_of_tokens(o->max_context_tokens), o->n_pages);
         goto failed;
     }
     TRY_GOTO(failed, allocate(e));
@@ -546,7 +564,8 @@ void engine_destroy(struct engine **pe)
     free(e->logits);
     kv_pool_destroy(&e->pool);
     if (e->pool_memory)
-        compute_free(e->options.compute, e->pool_memory, kv_page_bytes(e->limits.kv) * e->options.n_pages);
+        compute_free(e->options.compute, e->pool_memory,
+                     kv_page_bytes(e->limits.kv) * e->options.n_pages);
     mailbox_deinit(&e->commands);
     mailbox_deinit(&e->news);
     pthread_mutex_destroy(&e->stats_lock);

@@ -1,4 +1,5 @@
-/* What the files of engine/ share: the sequence, the engine, and the two intrusive lists between loop and engine. */
+/* What the files of engine/ share: the sequence, the engine, and the two intrusive lists between
+ * loop and engine. */
 #ifndef BATON_ENGINE_INTERNAL_H
 #define BATON_ENGINE_INTERNAL_H
 
@@ -10,11 +11,18 @@
 enum command { COMMAND_SUBMIT = 1, COMMAND_COMMIT = 2, COMMAND_CANCEL = 4, COMMAND_FINISH = 8 };
 
 /* WAITING and RUNNING sequences are computed; HELD ones only keep their pages. */
-enum sequence_state { STATE_NEW, STATE_WAITING, STATE_RUNNING, STATE_IMPORTING, STATE_HELD, STATE_ENDED };
+enum sequence_state {
+    STATE_NEW,
+    STATE_WAITING,
+    STATE_RUNNING,
+    STATE_IMPORTING,
+    STATE_HELD,
+    STATE_ENDED
+};
 
-/* A list of sequences that one thread appends to and another takes from, a node at most once in it at a time. Everything
- * that says whether a sequence may still be touched (queued, its commands, ended) changes under the lock, so a sequence is
- * never freed under somebody's hands. */
+/* A list of sequences that one thread appends to and another takes from, a node at most once in it
+ * at a time. Everything that says whether a sequence may still be touched (queued, its commands,
+ * ended) changes under the lock, so a sequence is never freed under somebody's hands. */
 struct mailbox_node {
     struct mailbox_node *next;
     bool queued;
@@ -66,7 +74,7 @@ struct sequence {
     uint32_t n_pages, max_pages;
     struct page_name *page_names; /* [max_pages]; n_names of them are known */
     uint32_t n_names, n_indexed;
-    uint32_t *prompt_seen;        /* [n_vocab] occurrences in the prompt; NULL unless a penalty is on */
+    uint32_t *prompt_seen; /* [n_vocab] occurrences in the prompt; NULL unless a penalty is on */
     uint32_t *generated_counts;   /* [n_vocab] */
     uint32_t step_row, step_rows; /* this step's rows */
     bool failed_numerics;
@@ -76,8 +84,8 @@ struct sequence {
     _Atomic uint32_t *layer_tokens; /* [n_layers] */
     atomic_bool started, ready, prefilled, stopped;
     uint32_t n_cached_tokens, n_held_pages; /* before started / ready */
-    _Atomic uint32_t finish;                /* enum finish_reason; before the last id is published */
-    enum status status;                     /* before stopped or ended */
+    _Atomic uint32_t finish; /* enum finish_reason; before the last id is published */
+    enum status status;      /* before stopped or ended */
     char message[256];
 };
 
@@ -112,10 +120,12 @@ enum status sampler_init(struct sampler *s, const struct compute *c, uint32_t n_
 void sampler_deinit(struct sampler *s);
 /* Draws the next id of a sequence from its raw logits.
  * index: the generated token's number, from 0. Errors: NUMERICS (a logit is not finite). */
-enum status sampler_draw(struct sampler *s, const float *logits, const struct resume *r, uint64_t seed, uint32_t index,
-                         const uint32_t *prompt_seen, const uint32_t *generated_counts, uint32_t *out_id) WARN_UNUSED;
+enum status sampler_draw(struct sampler *s, const float *logits, const struct resume *r,
+                         uint64_t seed, uint32_t index, const uint32_t *prompt_seen,
+                         const uint32_t *generated_counts, uint32_t *out_id) WARN_UNUSED;
 /* Fills row i of a store: log-softmax of the raw logits for id, and the n_top likeliest. */
-enum status sampler_logprobs(struct sampler *s, const float *logits, uint32_t id, struct row_store *rows, uint32_t i) WARN_UNUSED;
+enum status sampler_logprobs(struct sampler *s, const float *logits, uint32_t id,
+                             struct row_store *rows, uint32_t i) WARN_UNUSED;
 
 struct engine {
     struct engine_options options;

@@ -1,4 +1,5 @@
-/* What the next step does: who is taken from the queue, whose pages make room, which rows are computed. */
+/* What the next step does: who is taken from the queue, whose pages make room, which rows are
+ * computed. */
 #include "engine/internal.h"
 
 #include "base/checked.h"
@@ -11,7 +12,8 @@ void sequence_learn_names(struct sequence *s, uint32_t n_pages)
 {
     while (s->n_names < n_pages) {
         const struct page_name *parent = s->n_names ? &s->page_names[s->n_names - 1] : NULL;
-        s->page_names[s->n_names] = page_name(parent, &s->names, s->ids + (size_t)s->n_names * PAGE_TOKENS);
+        s->page_names[s->n_names] =
+            page_name(parent, &s->names, s->ids + (size_t)s->n_names * PAGE_TOKENS);
         s->n_names++;
     }
 }
@@ -96,7 +98,8 @@ void plan_admit(struct engine *e)
     for (struct sequence *s = e->waiting.first, *next; s; s = next) {
         next = s->next;
         if (s->deadline_ms && now_ms > s->deadline_ms)
-            sequence_end(e, s, STATUS_DEADLINE, "the deadline passed while the request was waiting");
+            sequence_end(e, s, STATUS_DEADLINE,
+                         "the deadline passed while the request was waiting");
     }
     while (e->waiting.first && e->running.n + e->importing.n < e->options.n_slots) {
         struct sequence *s = e->waiting.first;
@@ -133,8 +136,9 @@ enum status import_reserve(struct engine *e, struct sequence *s)
     return STATUS_OK;
 }
 
-/* The pages of the youngest running sequence that may be pre-empted become cache, and it waits to be computed again, ahead
- * of new requests. The oldest is never chosen, so that somebody always gets on. */
+/* The pages of the youngest running sequence that may be pre-empted become cache, and it waits to
+ * be computed again, ahead of new requests. The oldest is never chosen, so that somebody always
+ * gets on. */
 static bool preempt_youngest(struct engine *e, struct sequence *for_whom)
 {
     struct sequence *youngest = NULL, *oldest = NULL;
@@ -155,7 +159,8 @@ static bool preempt_youngest(struct engine *e, struct sequence *for_whom)
     return youngest != for_whom;
 }
 
-/* True if the sequence has pages for all its ids; false if it was pre-empted itself or must sit this step out. */
+/* True if the sequence has pages for all its ids; false if it was pre-empted itself or must sit
+ * this step out. */
 static bool make_room(struct engine *e, struct sequence *s)
 {
     while (s->n_pages < kv_pages_of_tokens(s->n_ids)) {
@@ -196,7 +201,8 @@ static void plan_rows(struct engine *e, struct sequence *s, uint32_t n)
             p->logit_rows[p->n_logit_rows++] = p->n_rows;
         p->n_rows++;
     }
-    p->page_tables[p->n_tables] = (struct page_table_view){.pages = s->pages, .n_tokens = s->n_computed + n};
+    p->page_tables[p->n_tables] =
+        (struct page_table_view){.pages = s->pages, .n_tokens = s->n_computed + n};
     p->sequences[p->n_tables++] = s;
 }
 
@@ -209,7 +215,8 @@ void plan_step(struct engine *e)
     for (struct sequence *s = e->running.first, *next; s; s = next) {
         next = s->next;
         if (s->deadline_ms && now_ms > s->deadline_ms)
-            sequence_end(e, s, STATUS_DEADLINE, "the deadline passed before the answer was complete");
+            sequence_end(e, s, STATUS_DEADLINE,
+                         "the deadline passed before the answer was complete");
     }
     /* making room may pre-empt any sequence, so all room is made before the first row is planned */
 restart:

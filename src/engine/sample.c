@@ -1,5 +1,6 @@
-/* Sampling as a pure function of logits, request and index (docs/EXACTNESS.md, 6). Sums are integers, so they need no
- * order; top-k and top-p find their cut in a histogram of the leading bits of z and sort only the bucket it falls into. */
+/* Sampling as a pure function of logits, request and index (docs/EXACTNESS.md, 6). Sums are
+ * integers, so they need no order; top-k and top-p find their cut in a histogram of the leading
+ * bits of z and sort only the bucket it falls into. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "engine/internal.h"
@@ -19,7 +20,8 @@ enum status sampler_init(struct sampler *s, const struct compute *c, uint32_t n_
     s->buckets_n = memory_alloc(N_BUCKETS, sizeof *s->buckets_n);
     s->buckets_sum = memory_alloc(N_BUCKETS, sizeof *s->buckets_sum);
     s->order = memory_alloc(n_vocab, sizeof *s->order);
-    return s->z && s->w && s->buckets_n && s->buckets_sum && s->order ? STATUS_OK : STATUS_NO_MEMORY;
+    return s->z && s->w && s->buckets_n && s->buckets_sum && s->order ? STATUS_OK
+                                                                      : STATUS_NO_MEMORY;
 }
 
 void sampler_deinit(struct sampler *s)
@@ -31,7 +33,8 @@ void sampler_deinit(struct sampler *s)
     free(s->order);
 }
 
-/* Philox4x32-10; the first 64 bits of the block. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3". */
+/* Philox4x32-10; the first 64 bits of the block. Source: Salmon et al., "Parallel random numbers:
+ * as easy as 1, 2, 3". */
 static uint64_t philox(uint64_t key, uint32_t index, uint32_t choice)
 {
     uint32_t c[4] = {index, choice, 0, 0}, k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -117,7 +120,8 @@ static uint64_t cut_top_p(struct sampler *s, double p, uint64_t limit)
     for (uint32_t i = 0; i < N_BUCKETS; i++)
         total += s->buckets_sum[i];
     const double wanted = p * (double)total;
-    while (bucket < N_BUCKETS && (s->buckets_n[bucket] == 0 || (double)(sum + s->buckets_sum[bucket]) < wanted))
+    while (bucket < N_BUCKETS &&
+           (s->buckets_n[bucket] == 0 || (double)(sum + s->buckets_sum[bucket]) < wanted))
         sum += s->buckets_sum[bucket++];
     if (bucket == N_BUCKETS)
         return limit;
@@ -130,7 +134,8 @@ static uint64_t cut_top_p(struct sampler *s, double p, uint64_t limit)
     return s->order[n - 1];
 }
 
-static void adjust(struct sampler *s, const struct resume *r, const uint32_t *prompt_seen, const uint32_t *generated_counts)
+static void adjust(struct sampler *s, const struct resume *r, const uint32_t *prompt_seen,
+                   const uint32_t *generated_counts)
 {
     const struct sampling *p = &r->sampling;
 
@@ -182,8 +187,9 @@ static uint32_t draw(const struct sampler *s, uint64_t cut, double min_p, uint64
     return last;
 }
 
-enum status sampler_draw(struct sampler *s, const float *logits, const struct resume *r, uint64_t seed, uint32_t index,
-                         const uint32_t *prompt_seen, const uint32_t *generated_counts, uint32_t *out_id)
+enum status sampler_draw(struct sampler *s, const float *logits, const struct resume *r,
+                         uint64_t seed, uint32_t index, const uint32_t *prompt_seen,
+                         const uint32_t *generated_counts, uint32_t *out_id)
 {
     const struct sampling *p = &r->sampling;
     const float *z = logits;
@@ -216,7 +222,8 @@ enum status sampler_draw(struct sampler *s, const float *logits, const struct re
     return STATUS_OK;
 }
 
-enum status sampler_logprobs(struct sampler *s, const float *logits, uint32_t id, struct row_store *rows, uint32_t i)
+enum status sampler_logprobs(struct sampler *s, const float *logits, uint32_t id,
+                             struct row_store *rows, uint32_t i)
 {
     const float zmax = compute_max(s->compute, logits, s->n_vocab);
 

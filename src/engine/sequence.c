@@ -105,11 +105,13 @@ static bool wants_penalties(const struct sampling *s)
     return s->repetition_penalty != 1 || s->frequency_penalty != 0 || s->presence_penalty != 0;
 }
 
-static enum status check_ids(const struct engine *e, const uint32_t *ids, uint32_t n, const char *what)
+static enum status check_ids(const struct engine *e, const uint32_t *ids, uint32_t n,
+                             const char *what)
 {
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] >= e->limits.n_vocab)
-            return fail(STATUS_BAD_REQUEST, "%s token %u is id %u, the vocabulary has %u", what, i, ids[i], e->limits.n_vocab);
+            return fail(STATUS_BAD_REQUEST, "%s token %u is id %u, the vocabulary has %u", what, i,
+                        ids[i], e->limits.n_vocab);
     return STATUS_OK;
 }
 
@@ -121,14 +123,15 @@ static enum status check_request(const struct engine *e, const struct resume *r)
         return fail(STATUS_BAD_REQUEST, "the prompt has no tokens");
     if (r->n_prompt >= context || r->max_tokens == 0 || r->n_generated >= r->max_tokens ||
         r->max_tokens > context - r->n_prompt)
-        return fail(STATUS_CONTEXT_LENGTH, "%u prompt tokens and an answer of %u do not fit a context of %u tokens",
+        return fail(STATUS_CONTEXT_LENGTH,
+                    "%u prompt tokens and an answer of %u do not fit a context of %u tokens",
                     r->n_prompt, r->max_tokens, context);
     TRY(check_ids(e, r->prompt_ids, r->n_prompt, "prompt"));
     TRY(check_ids(e, r->generated_ids, r->n_generated, "generated"));
     for (uint32_t i = 0; i < r->n_logit_bias; i++)
         if (r->logit_bias[i].id >= e->limits.n_vocab)
-            return fail(STATUS_BAD_REQUEST, "logit_bias names id %u, the vocabulary has %u", r->logit_bias[i].id,
-                        e->limits.n_vocab);
+            return fail(STATUS_BAD_REQUEST, "logit_bias names id %u, the vocabulary has %u",
+                        r->logit_bias[i].id, e->limits.n_vocab);
     return STATUS_OK;
 }
 
@@ -139,7 +142,8 @@ static enum status replay(struct sequence *s, const struct resume *r)
         struct text_released released;
         TRY(text_stream_feed(s->stream, r->generated_ids[i], &released));
         if (released.ended)
-            return fail(STATUS_BAD_REQUEST, "the answer had ended at generated token %u of %u", i + 1, r->n_generated);
+            return fail(STATUS_BAD_REQUEST, "the answer had ended at generated token %u of %u",
+                        i + 1, r->n_generated);
     }
     if (wants_penalties(&r->sampling)) {
         s->prompt_seen = memory_alloc(s->engine->limits.n_vocab, sizeof *s->prompt_seen);
@@ -154,7 +158,8 @@ static enum status replay(struct sequence *s, const struct resume *r)
     return STATUS_OK;
 }
 
-enum status sequence_create(struct engine *e, struct request *request, enum sequence_purpose purpose, struct sequence **out)
+enum status sequence_create(struct engine *e, struct request *request,
+                            enum sequence_purpose purpose, struct sequence **out)
 {
     const struct resume *r = &request->resume;
     struct sequence *s;
@@ -187,7 +192,8 @@ enum status sequence_create(struct engine *e, struct request *request, enum sequ
     if (r->n_generated)
         memcpy(s->ids + r->n_prompt, r->generated_ids, r->n_generated * sizeof *s->ids);
     atomic_init(&s->published_ids, s->n_ids);
-    TRY_GOTO(failed, text_stream_create(e->options.vocabulary, r, e->options.max_context_tokens, &s->stream));
+    TRY_GOTO(failed, text_stream_create(e->options.vocabulary, r, e->options.max_context_tokens,
+                                        &s->stream));
     TRY_GOTO(failed, replay(s, r));
     TRY_GOTO(failed, rows_init(&s->generated_rows, r->n_logprobs, s->capacity - r->n_prompt));
     if (purpose != SEQUENCE_IMPORT && r->n_generated == 0)
@@ -239,8 +245,10 @@ void *sequence_owner(const struct sequence *s)
 
 static struct logprob_rows rows_view(const struct row_store *rows)
 {
-    return (struct logprob_rows){
-        .n_top = rows->n_top, .value = rows->value, .top_ids = rows->top_ids, .top_values = rows->top_values};
+    return (struct logprob_rows){.n_top = rows->n_top,
+                                 .value = rows->value,
+                                 .top_ids = rows->top_ids,
+                                 .top_values = rows->top_values};
 }
 
 void sequence_get_view(const struct sequence *s, struct sequence_view *out)
@@ -262,7 +270,8 @@ void sequence_get_view(const struct sequence *s, struct sequence_view *out)
     }
     v.n_prefix = s->n_prefix;
     v.n_generated = atomic_load(&s->published_ids) - s->n_prompt;
-    v.finish = (enum finish_reason)atomic_load(&s->finish); /* set before the last id was published */
+    v.finish =
+        (enum finish_reason)atomic_load(&s->finish); /* set before the last id was published */
     v.generated = s->ids + s->n_prompt;
     v.generated_rows = rows_view(&s->generated_rows);
     v.n_prompt_rows = atomic_load(&s->published_prompt_rows);

@@ -1,5 +1,5 @@
-/* The decode side: reservations that are being filled. A handle is a slot and a generation, so that what arrives late for an
- * earlier reservation finds nobody. */
+/* The decode side: reservations that are being filled. A handle is a slot and a generation, so that
+ * what arrives late for an earlier reservation finds nobody. */
 #include "handoff/handoff.h"
 
 #include "base/checked.h"
@@ -42,7 +42,8 @@ static uint32_t n_layers(const struct handoff_receivers *r)
     return peer_hub_hello(r->options.hub)->kv.n_layers;
 }
 
-static struct handoff_receiver *find(struct handoff_receivers *r, const struct peer_link *link, uint64_t handle)
+static struct handoff_receiver *find(struct handoff_receivers *r, const struct peer_link *link,
+                                     uint64_t handle)
 {
     const uint32_t slot = (uint32_t)handle;
     struct handoff_receiver *h = slot < MAX_RECEIVERS ? r->slots[slot] : NULL;
@@ -52,8 +53,11 @@ static struct handoff_receiver *find(struct handoff_receivers *r, const struct p
 
 static void tell(struct handoff_receiver *h, enum wire_type type, enum status reason)
 {
-    struct wire_notice n = {
-        .has_key = true, .key = h->key, .attempt = h->attempt, .handle = h->handle, .reason = reason};
+    struct wire_notice n = {.has_key = true,
+                            .key = h->key,
+                            .attempt = h->attempt,
+                            .handle = h->handle,
+                            .reason = reason};
     struct buffer frame = {0};
 
     if (reason != STATUS_OK)
@@ -94,8 +98,9 @@ void handoff_receive_end(struct handoff_receiver *h, enum status reason)
     receiver_free(h);
 }
 
-enum status handoff_receive_ready(struct handoff_receivers *r, struct peer_link *link, const struct request_key *key,
-                                  uint32_t attempt, uint32_t n_prefix_tokens, uint32_t n_held_pages,
+enum status handoff_receive_ready(struct handoff_receivers *r, struct peer_link *link,
+                                  const struct request_key *key, uint32_t attempt,
+                                  uint32_t n_prefix_tokens, uint32_t n_held_pages,
                                   const struct handoff_sink *sink, struct handoff_receiver **out)
 {
     const uint32_t n_prefix_pages = kv_pages_of_tokens(n_prefix_tokens);
@@ -129,10 +134,8 @@ enum status handoff_receive_ready(struct handoff_receivers *r, struct peer_link 
     r->stats.n_open++;
     *out = h;
 
-    const struct wire_decode_ready ready = {.key = *key,
-                                            .attempt = attempt,
-                                            .handle = h->handle,
-                                            .n_held_pages = n_held_pages};
+    const struct wire_decode_ready ready = {
+        .key = *key, .attempt = attempt, .handle = h->handle, .n_held_pages = n_held_pages};
     struct buffer frame = {0};
     if (wire_encode_decode_ready(&frame, &ready) == STATUS_OK)
         peer_link_send(link, &frame);
@@ -159,7 +162,8 @@ static void try_commit(struct handoff_receiver *h)
     receiver_free(h);
 }
 
-static enum status on_commit(struct handoff_receivers *r, struct peer_link *link, const struct wire_frame *f)
+static enum status on_commit(struct handoff_receivers *r, struct peer_link *link,
+                             const struct wire_frame *f)
 {
     struct wire_handoff_commit m;
     struct arena arena = {0};
@@ -168,15 +172,19 @@ static enum status on_commit(struct handoff_receivers *r, struct peer_link *link
 
     if (status == STATUS_OK && !h) {
         /* it ended here meanwhile; the peer may not know yet */
-        struct wire_notice n = {.has_key = true, .key = m.key, .attempt = m.attempt, .reason = STATUS_HANDOFF_FAILED};
+        struct wire_notice n = {
+            .has_key = true, .key = m.key, .attempt = m.attempt, .reason = STATUS_HANDOFF_FAILED};
         struct buffer frame = {0};
         snprintf(n.message, sizeof n.message, "no reservation has this handle");
         if (wire_encode_notice(&frame, WIRE_HANDOFF_FAILED, &n) == STATUS_OK)
             peer_link_send(link, &frame);
         buffer_deinit(&frame);
-    } else if (h && (m.n_prefix_tokens != h->n_prefix_tokens || m.first_page != h->first_page || m.n_pages != h->n_pages)) {
-        status = fail(STATUS_BAD_MESSAGE, "the commit is for pages %u + %u of %u tokens, reserved are %u + %u of %u",
-                      m.first_page, m.n_pages, m.n_prefix_tokens, h->first_page, h->n_pages, h->n_prefix_tokens);
+    } else if (h && (m.n_prefix_tokens != h->n_prefix_tokens || m.first_page != h->first_page ||
+                     m.n_pages != h->n_pages)) {
+        status = fail(STATUS_BAD_MESSAGE,
+                      "the commit is for pages %u + %u of %u tokens, reserved are %u + %u of %u",
+                      m.first_page, m.n_pages, m.n_prefix_tokens, h->first_page, h->n_pages,
+                      h->n_prefix_tokens);
         tell(h, WIRE_HANDOFF_FAILED, status);
         end(h, status);
     } else if (h && !h->commit_seen) {
@@ -191,7 +199,8 @@ static enum status on_commit(struct handoff_receivers *r, struct peer_link *link
     return status;
 }
 
-static enum status on_live(struct handoff_receivers *r, struct peer_link *link, const struct wire_frame *f)
+static enum status on_live(struct handoff_receivers *r, struct peer_link *link,
+                           const struct wire_frame *f)
 {
     struct arena arena = {0};
     struct wire_handles m;
@@ -206,7 +215,8 @@ static enum status on_live(struct handoff_receivers *r, struct peer_link *link, 
     return status;
 }
 
-enum status handoff_receivers_message(struct handoff_receivers *r, struct peer_link *link, const struct wire_frame *f)
+enum status handoff_receivers_message(struct handoff_receivers *r, struct peer_link *link,
+                                      const struct wire_frame *f)
 {
     return f->type == WIRE_HANDOFF_COMMIT ? on_commit(r, link, f) : on_live(r, link, f);
 }
@@ -220,7 +230,8 @@ static uint8_t *presence(struct handoff_receiver *h, const struct wire_kv_header
     return &h->present[(size_t)kv->layer * h->n_pages + (page - h->first_page)];
 }
 
-void *handoff_receivers_slab_room(struct handoff_receivers *r, struct peer_link *link, const struct wire_kv_header *kv, uint32_t page)
+void *handoff_receivers_slab_room(struct handoff_receivers *r, struct peer_link *link,
+                                  const struct wire_kv_header *kv, uint32_t page)
 {
     struct handoff_receiver *h = find(r, link, kv->handle);
     const uint8_t *present = h ? presence(h, kv, page) : NULL;
@@ -234,8 +245,8 @@ void *handoff_receivers_slab_room(struct handoff_receivers *r, struct peer_link 
     return h->sink.slab(h->sink.context, page, kv->layer);
 }
 
-void handoff_receivers_slab_arrived(struct handoff_receivers *r, struct peer_link *link, const struct wire_kv_header *kv,
-                                    uint32_t page, bool intact)
+void handoff_receivers_slab_arrived(struct handoff_receivers *r, struct peer_link *link,
+                                    const struct wire_kv_header *kv, uint32_t page, bool intact)
 {
     struct handoff_receiver *h = find(r, link, kv->handle);
     uint8_t *present = h ? presence(h, kv, page) : NULL;
@@ -244,8 +255,10 @@ void handoff_receivers_slab_arrived(struct handoff_receivers *r, struct peer_lin
         return;
     if (!intact) {
         const enum status reason =
-            fail(STATUS_BAD_FRAME, "the slab of page %u, layer %u does not match its checksum", page, kv->layer);
-        log_event(LOG_WARN, "corrupt slab", "peer=%s page=%u layer=%u", peer_link_id(link), page, kv->layer);
+            fail(STATUS_BAD_FRAME, "the slab of page %u, layer %u does not match its checksum",
+                 page, kv->layer);
+        log_event(LOG_WARN, "corrupt slab", "peer=%s page=%u layer=%u", peer_link_id(link), page,
+                  kv->layer);
         tell(h, WIRE_HANDOFF_FAILED, reason);
         end(h, reason);
         return;
@@ -276,23 +289,29 @@ static void tick(void *context)
         if (!h || now_ms - h->heard_ms < r->options.lease_ms)
             continue;
         const enum status reason =
-            fail(STATUS_HANDOFF_TIMEOUT, "no frame and no sign of life for %lld ms", (long long)(now_ms - h->heard_ms));
-        log_event(LOG_WARN, "lease over", "peer=%s error=" LOG_Q, peer_link_id(h->link), log_quote(status_message()));
+            fail(STATUS_HANDOFF_TIMEOUT, "no frame and no sign of life for %lld ms",
+                 (long long)(now_ms - h->heard_ms));
+        log_event(LOG_WARN, "lease over", "peer=%s error=" LOG_Q, peer_link_id(h->link),
+                  log_quote(status_message()));
         tell(h, WIRE_HANDOFF_FAILED, reason);
         end(h, reason);
     }
 }
 
-enum status handoff_receivers_create(const struct handoff_receivers_options *o, struct handoff_receivers **out)
+enum status handoff_receivers_create(const struct handoff_receivers_options *o,
+                                     struct handoff_receivers **out)
 {
     struct handoff_receivers *r = memory_alloc(1, sizeof *r);
 
     if (!r)
         return STATUS_NO_MEMORY;
     r->options = *o;
-    r->n_committed = metrics_counter(o->metrics, "handoff_committed_total", NULL, "Hand-offs received whole and taken over.");
-    r->n_ended = metrics_counter(o->metrics, "handoff_reservations_ended_total", NULL, "Reservations that ended without a commit.");
-    r->n_stray = metrics_counter(o->metrics, "handoff_stray_slabs_total", NULL, "Slabs that arrived late, twice or for nobody.");
+    r->n_committed = metrics_counter(o->metrics, "handoff_committed_total", NULL,
+                                     "Hand-offs received whole and taken over.");
+    r->n_ended = metrics_counter(o->metrics, "handoff_reservations_ended_total", NULL,
+                                 "Reservations that ended without a commit.");
+    r->n_stray = metrics_counter(o->metrics, "handoff_stray_slabs_total", NULL,
+                                 "Slabs that arrived late, twice or for nobody.");
     const enum status status = net_timer_start(o->loop, &r->timer, TICK_MS, TICK_MS, tick, r);
     if (status != STATUS_OK) {
         free(r);

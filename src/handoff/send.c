@@ -12,7 +12,8 @@
 enum { TICK_MS = 250, ANSWER_MS = 5000, LIVE_EVERY_TICKS = 4 };
 
 /* One target being tried. It outlives the try while frames are in flight. */
-struct try {
+struct
+try {
     struct peer_bulk bulk;
     struct handoff_sender *sender;
     struct peer_link *link; /* NULL once the try is over */
@@ -102,9 +103,11 @@ static void end_try(struct handoff_sender *h)
         try_free(t);
 }
 
-static void notice(struct peer_link *link, enum wire_type type, const struct handoff_sender *h, uint64_t handle)
+static void notice(struct peer_link *link, enum wire_type type, const struct handoff_sender *h,
+                   uint64_t handle)
 {
-    struct wire_notice n = {.has_key = true, .key = h->key, .attempt = h->attempt, .handle = handle};
+    struct wire_notice n = {
+        .has_key = true, .key = h->key, .attempt = h->attempt, .handle = handle};
     struct buffer frame = {0};
 
     if (wire_encode_notice(&frame, type, &n) == STATUS_OK)
@@ -118,10 +121,12 @@ static uint32_t ready_pages(const struct handoff_sender *h, uint32_t layer)
 {
     const uint32_t n = h->source.layer_tokens(h->source.context, layer);
 
-    return n >= h->n_prefix_tokens ? h->n_pages : n / PAGE_TOKENS; /* the tail page goes once it is all there */
+    return n >= h->n_prefix_tokens ? h->n_pages
+                                   : n / PAGE_TOKENS; /* the tail page goes once it is all there */
 }
 
-static bool next_frame(struct peer_bulk *b, struct wire_kv_header *header, const void **slabs, uint32_t max)
+static bool next_frame(struct peer_bulk *b, struct wire_kv_header *header, const void **slabs,
+                       uint32_t max)
 {
     struct try *t = (struct try *)b;
     struct handoff_sender *h = t->sender;
@@ -154,7 +159,8 @@ static bool all_sent(const struct handoff_sender *h)
     return h->try && h->prefill_done && h->try->n_layers_done == h->all->kv.n_layers;
 }
 
-static void frame_sent(struct peer_bulk *b, uint32_t n_slabs, uint64_t wire_bytes, enum status status)
+static void frame_sent(struct peer_bulk *b, uint32_t n_slabs, uint64_t wire_bytes,
+                       enum status status)
 {
     struct try *t = (struct try *)b;
     struct handoff_sender *h = t->sender;
@@ -238,7 +244,8 @@ static void open_next(struct handoff_sender *h)
 
 static void start(struct net_task *task)
 {
-    struct handoff_sender *h = (struct handoff_sender *)((char *)task - offsetof(struct handoff_sender, start));
+    struct handoff_sender *h =
+        (struct handoff_sender *)((char *)task - offsetof(struct handoff_sender, start));
 
     h->start_posted = false;
     if (!h->over)
@@ -311,7 +318,8 @@ static enum status copy_targets(struct handoff_sender *h, const struct wire_pref
     uint32_t n = r->n_decode_targets;
 
     if (!r->has_decode_targets)
-        for (struct peer_link *i = peer_hub_next(h->all->hub, NULL); i; i = peer_hub_next(h->all->hub, i))
+        for (struct peer_link *i = peer_hub_next(h->all->hub, NULL); i;
+             i = peer_hub_next(h->all->hub, i))
             n++;
     h->targets = memory_alloc(n, sizeof *h->targets);
     if (!h->targets)
@@ -323,14 +331,17 @@ static enum status copy_targets(struct handoff_sender *h, const struct wire_pref
         return STATUS_OK;
     }
     /* nobody chose: the peers with the most free pages first */
-    for (struct peer_link *i = peer_hub_next(h->all->hub, NULL); i; i = peer_hub_next(h->all->hub, i)) {
+    for (struct peer_link *i = peer_hub_next(h->all->hub, NULL); i;
+         i = peer_hub_next(h->all->hub, i)) {
         if (strcmp(peer_link_hello(i)->role, "decode"))
             continue;
         uint32_t at = h->n_targets++;
         const struct wire_node_stats *stats = peer_link_stats(i);
         for (; at > 0; at--) {
-            const struct wire_node_stats *before = peer_link_stats(peer_hub_find(h->all->hub, h->targets[at - 1]));
-            if (before->n_free_pages + before->n_cached_pages >= stats->n_free_pages + stats->n_cached_pages)
+            const struct wire_node_stats *before =
+                peer_link_stats(peer_hub_find(h->all->hub, h->targets[at - 1]));
+            if (before->n_free_pages + before->n_cached_pages >=
+                stats->n_free_pages + stats->n_cached_pages)
                 break;
             memcpy(h->targets[at], h->targets[at - 1], NODE_ID_BYTES);
         }
@@ -339,8 +350,9 @@ static enum status copy_targets(struct handoff_sender *h, const struct wire_pref
     return STATUS_OK;
 }
 
-enum status handoff_send_open(struct handoff_senders *s, const struct wire_decode_meta *meta, uint32_t n_prefix_tokens,
-                              const struct handoff_source *source, struct handoff_sender **out)
+enum status handoff_send_open(struct handoff_senders *s, const struct wire_decode_meta *meta,
+                              uint32_t n_prefix_tokens, const struct handoff_source *source,
+                              struct handoff_sender **out)
 {
     struct handoff_sender *h = memory_alloc(1, sizeof *h);
     enum status status;
@@ -379,7 +391,8 @@ void handoff_send_progress(struct handoff_sender *h)
     act_and_check(h, SENDER_LAYER_DONE);
 }
 
-void handoff_send_commit(struct handoff_sender *h, uint32_t first_id, const struct logprob_rows *row)
+void handoff_send_commit(struct handoff_sender *h, uint32_t first_id,
+                         const struct logprob_rows *row)
 {
     h->commit = (struct wire_handoff_commit){
         .key = h->key,
@@ -411,16 +424,18 @@ void handoff_send_cancel(struct handoff_sender *h)
 
 /* ---- messages ---- */
 
-static struct handoff_sender *find(struct handoff_senders *s, const struct peer_link *link, const struct request_key *key,
-                                   uint32_t attempt)
+static struct handoff_sender *find(struct handoff_senders *s, const struct peer_link *link,
+                                   const struct request_key *key, uint32_t attempt)
 {
     for (struct handoff_sender *h = s->first; h; h = h->next)
-        if (h->try && h->try->link == link && h->attempt == attempt && request_key_equal(&h->key, key))
+        if (h->try && h->try->link == link && h->attempt == attempt &&
+            request_key_equal(&h->key, key))
             return h;
     return NULL;
 }
 
-static enum status on_ready(struct handoff_senders *s, struct peer_link *link, const struct wire_frame *f)
+static enum status on_ready(struct handoff_senders *s, struct peer_link *link,
+                            const struct wire_frame *f)
 {
     struct wire_decode_ready m;
 
@@ -433,7 +448,8 @@ static enum status on_ready(struct handoff_senders *s, struct peer_link *link, c
         return STATUS_OK;
     }
     if (m.n_held_pages > h->n_prefix_tokens / PAGE_TOKENS)
-        return fail(STATUS_BAD_MESSAGE, "decode_ready holds %u pages of %u", m.n_held_pages, h->n_pages);
+        return fail(STATUS_BAD_MESSAGE, "decode_ready holds %u pages of %u", m.n_held_pages,
+                    h->n_pages);
     h->try->handle = m.handle;
     for (uint32_t i = 0; i < s->kv.n_layers; i++)
         h->try->sent_pages[i] = m.n_held_pages;
@@ -446,7 +462,8 @@ static enum status on_ready(struct handoff_senders *s, struct peer_link *link, c
     return STATUS_OK;
 }
 
-static enum status on_notice(struct handoff_senders *s, struct peer_link *link, const struct wire_frame *f)
+static enum status on_notice(struct handoff_senders *s, struct peer_link *link,
+                             const struct wire_frame *f)
 {
     const enum sender_event event = f->type == WIRE_DECODE_REFUSE      ? SENDER_REFUSED
                                     : f->type == WIRE_HANDOFF_ACCEPTED ? SENDER_ACCEPTED
@@ -461,10 +478,11 @@ static enum status on_notice(struct handoff_senders *s, struct peer_link *link, 
     }
     if (event != SENDER_ACCEPTED) {
         h->last_reason = event == SENDER_REFUSED ? STATUS_NO_DECODE_ROOM : STATUS_HANDOFF_FAILED;
-        snprintf(h->last_message, sizeof h->last_message, "%s: %s: %s", peer_link_id(link), status_code(m.reason),
-                 m.message);
-        log_event(LOG_WARN, event == SENDER_REFUSED ? "hand-off refused" : "hand-off failed", "peer=%s reason=%s error=" LOG_Q,
-                  peer_link_id(link), status_code(m.reason), log_quote(m.message));
+        snprintf(h->last_message, sizeof h->last_message, "%s: %s: %s", peer_link_id(link),
+                 status_code(m.reason), m.message);
+        log_event(LOG_WARN, event == SENDER_REFUSED ? "hand-off refused" : "hand-off failed",
+                  "peer=%s reason=%s error=" LOG_Q, peer_link_id(link), status_code(m.reason),
+                  log_quote(m.message));
         s->stats.n_refused += event == SENDER_REFUSED;
         metric_add(s->n_refused, event == SENDER_REFUSED);
     }
@@ -472,7 +490,8 @@ static enum status on_notice(struct handoff_senders *s, struct peer_link *link, 
     return STATUS_OK;
 }
 
-enum status handoff_senders_message(struct handoff_senders *s, struct peer_link *link, const struct wire_frame *f)
+enum status handoff_senders_message(struct handoff_senders *s, struct peer_link *link,
+                                    const struct wire_frame *f)
 {
     return f->type == WIRE_DECODE_READY ? on_ready(s, link, f) : on_notice(s, link, f);
 }
@@ -484,7 +503,8 @@ void handoff_senders_link_down(struct handoff_senders *s, struct peer_link *link
         if (!h->try || h->try->link != link)
             continue;
         h->last_reason = STATUS_PEER_LOST;
-        snprintf(h->last_message, sizeof h->last_message, "the link to %s was lost", peer_link_id(link));
+        snprintf(h->last_message, sizeof h->last_message, "the link to %s was lost",
+                 peer_link_id(link));
         act_and_check(h, SENDER_LINK_LOST);
     }
 }
@@ -503,7 +523,8 @@ static void send_handles(struct peer_link *link, struct wire_handles *m)
 
 static void send_live_handles(struct handoff_senders *s)
 {
-    for (struct peer_link *link = peer_hub_next(s->hub, NULL); link; link = peer_hub_next(s->hub, link)) {
+    for (struct peer_link *link = peer_hub_next(s->hub, NULL); link;
+         link = peer_hub_next(s->hub, link)) {
         uint64_t handles[256];
         struct wire_handles m = {.handles = handles};
         for (struct handoff_sender *h = s->first; h; h = h->next) {
@@ -526,18 +547,21 @@ static void tick(void *context)
         send_live_handles(s);
     for (struct handoff_sender *h = s->first, *next; h; h = next) {
         next = h->next;
-        /* while pages stream, the prefill's own pace is what decides; the target owes an answer to an open and a commit */
+        /* while pages stream, the prefill's own pace is what decides; the target owes an answer to
+         * an open and a commit */
         if (h->over || !h->try || h->state == SENDER_STREAMING || now_ms - h->asked_ms < ANSWER_MS)
             continue;
         h->last_reason = STATUS_HANDOFF_TIMEOUT;
-        snprintf(h->last_message, sizeof h->last_message, "no answer for %lld ms", (long long)(now_ms - h->asked_ms));
+        snprintf(h->last_message, sizeof h->last_message, "no answer for %lld ms",
+                 (long long)(now_ms - h->asked_ms));
         act_and_check(h, SENDER_LEASE_OVER);
     }
 }
 
 /* ---- the set ---- */
 
-enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub, struct metrics *m, struct handoff_senders **out)
+enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub, struct metrics *m,
+                                   struct handoff_senders **out)
 {
     struct handoff_senders *s = memory_alloc(1, sizeof *s);
 
@@ -546,10 +570,14 @@ enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub, 
     s->loop = loop;
     s->hub = hub;
     s->kv = peer_hub_hello(hub)->kv;
-    s->n_accepted = metrics_counter(m, "handoff_accepted_total", NULL, "Hand-offs whose decode node took ownership.");
-    s->n_refused = metrics_counter(m, "handoff_refused_total", NULL, "Opens that a decode node refused.");
-    s->n_failed = metrics_counter(m, "handoff_given_up_total", NULL, "Hand-offs that no target completed.");
-    s->n_late = metrics_counter(m, "handoff_late_messages_total", NULL, "Messages for hand-offs that were over.");
+    s->n_accepted = metrics_counter(m, "handoff_accepted_total", NULL,
+                                    "Hand-offs whose decode node took ownership.");
+    s->n_refused =
+        metrics_counter(m, "handoff_refused_total", NULL, "Opens that a decode node refused.");
+    s->n_failed =
+        metrics_counter(m, "handoff_given_up_total", NULL, "Hand-offs that no target completed.");
+    s->n_late = metrics_counter(m, "handoff_late_messages_total", NULL,
+                                "Messages for hand-offs that were over.");
     const enum status status = net_timer_start(loop, &s->timer, TICK_MS, TICK_MS, tick, s);
     if (status != STATUS_OK) {
         free(s);

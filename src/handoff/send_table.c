@@ -1,5 +1,5 @@
-/* The prefill side of one hand-off: every state and event on one page, nothing decided elsewhere. ANY is every state but
- * CLOSED. A sender that tries its next target starts again in OPENING. */
+/* The prefill side of one hand-off: every state and event on one page, nothing decided elsewhere.
+ * ANY is every state but CLOSED. A sender that tries its next target starts again in OPENING. */
 #include "handoff/handoff.h"
 
 #include "base/checked.h"

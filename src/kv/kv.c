@@ -10,7 +10,7 @@ struct page {
     uint32_t refs;
     bool named;
     struct page_name name;
-    kv_page_t hash_next;         /* chain of the prefix index */
+    kv_page_t hash_next;          /* chain of the prefix index */
     kv_page_t lru_prev, lru_next; /* while cached: prev is older */
     kv_page_t free_next;
 };
@@ -26,7 +26,8 @@ struct kv_pool {
     uint32_t n_free, n_cached;
 };
 
-enum status kv_pool_create(void *memory, uint32_t n_pages, struct kv_geometry geometry, struct kv_pool **out)
+enum status kv_pool_create(void *memory, uint32_t n_pages, struct kv_geometry geometry,
+                           struct kv_pool **out)
 {
     struct kv_pool *pool = memory_alloc(1, sizeof *pool);
 
@@ -41,7 +42,8 @@ enum status kv_pool_create(void *memory, uint32_t n_pages, struct kv_geometry ge
         kv_pool_destroy(&pool);
         return STATUS_NO_MEMORY;
     }
-    pool->view = (struct kv_view){.base = memory, .page_stride = kv_page_bytes(geometry), .geometry = geometry};
+    pool->view = (struct kv_view){
+        .base = memory, .page_stride = kv_page_bytes(geometry), .geometry = geometry};
     pool->n_pages = pool->n_free = n_pages;
     memset(pool->buckets, 0xff, pool->n_buckets * sizeof *pool->buckets);
     for (uint32_t i = 0; i < n_pages; i++)
@@ -79,8 +81,10 @@ static void lru_remove(struct kv_pool *pool, kv_page_t i)
 {
     struct page *p = &pool->pages[i];
 
-    *(p->lru_prev != KV_PAGE_NONE ? &pool->pages[p->lru_prev].lru_next : &pool->lru_oldest) = p->lru_next;
-    *(p->lru_next != KV_PAGE_NONE ? &pool->pages[p->lru_next].lru_prev : &pool->lru_newest) = p->lru_prev;
+    *(p->lru_prev != KV_PAGE_NONE ? &pool->pages[p->lru_prev].lru_next : &pool->lru_oldest) =
+        p->lru_next;
+    *(p->lru_next != KV_PAGE_NONE ? &pool->pages[p->lru_next].lru_prev : &pool->lru_newest) =
+        p->lru_prev;
     pool->n_cached--;
 }
 
@@ -90,7 +94,8 @@ static void lru_append(struct kv_pool *pool, kv_page_t i)
 
     p->lru_prev = pool->lru_newest;
     p->lru_next = KV_PAGE_NONE;
-    *(pool->lru_newest != KV_PAGE_NONE ? &pool->pages[pool->lru_newest].lru_next : &pool->lru_oldest) = i;
+    *(pool->lru_newest != KV_PAGE_NONE ? &pool->pages[pool->lru_newest].lru_next
+                                       : &pool->lru_oldest) = i;
     pool->lru_newest = i;
     pool->n_cached++;
 }
@@ -124,8 +129,8 @@ static void evict_oldest(struct kv_pool *pool)
 enum status kv_pages_acquire(struct kv_pool *pool, uint32_t n_pages, kv_page_t *out_pages)
 {
     if (n_pages > pool->n_free + pool->n_cached)
-        return fail(STATUS_NO_PAGES, "%u pages wanted, %u free and %u cached of %u", n_pages, pool->n_free,
-                    pool->n_cached, pool->n_pages);
+        return fail(STATUS_NO_PAGES, "%u pages wanted, %u free and %u cached of %u", n_pages,
+                    pool->n_free, pool->n_cached, pool->n_pages);
     while (pool->n_free < n_pages)
         evict_oldest(pool);
     for (uint32_t i = 0; i < n_pages; i++) {
@@ -172,7 +177,8 @@ void kv_page_zero_lanes(struct kv_pool *pool, kv_page_t page, uint32_t first_lan
             continue;
         }
         for (uint32_t row = 0; row < g.n_kv_heads * g.head_dim; row++)
-            memset(k + (size_t)row * PAGE_TOKENS + first_lane, 0, (PAGE_TOKENS - first_lane) * sizeof *k);
+            memset(k + (size_t)row * PAGE_TOKENS + first_lane, 0,
+                   (PAGE_TOKENS - first_lane) * sizeof *k);
         for (uint32_t head = 0; head < g.n_kv_heads; head++)
             memset(v + ((size_t)head * PAGE_TOKENS + first_lane) * g.head_dim, 0,
                    (size_t)(PAGE_TOKENS - first_lane) * g.head_dim * sizeof *v);

@@ -1,9 +1,9 @@
-/* net/transport: connections that carry bytes between nodes, as an interface: TCP, or in memory for tests. Nothing above
- * it knows which one runs.
+/* net/transport: connections that carry bytes between nodes, as an interface: TCP, or in memory for
+ * tests. Nothing above it knows which one runs.
  *
- * A reader says where the next bytes go before they arrive, so that a page is read straight into the pool. A writer keeps
- * its memory until done() is called, so that a page is written straight from it.
- * Threads: the loop's only. */
+ * A reader says where the next bytes go before they arrive, so that a page is read straight into
+ * the pool. A writer keeps its memory until done() is called, so that a page is written straight
+ * from it. Threads: the loop's only. */
 #ifndef BATON_NET_TRANSPORT_H
 #define BATON_NET_TRANSPORT_H
 
@@ -18,7 +18,8 @@ struct transport_events {
     void (*room)(void *context, char **base, size_t *len);
     /* n bytes have been put there. */
     void (*arrived)(void *context, size_t n);
-    /* The other side closed, or the connection broke (status_message() says how). Once; close it then. */
+    /* The other side closed, or the connection broke (status_message() says how). Once; close it
+     * then. */
     void (*broken)(void *context, enum status status);
     void *context;
 };
@@ -31,7 +32,8 @@ struct transport_write {
 /* One implementation. */
 struct transport_ops {
     void (*start)(struct transport *t); /* begins reading; events are set */
-    void (*write)(struct transport *t, const struct iovec *parts, uint32_t n_parts, struct transport_write *w);
+    void (*write)(struct transport *t, const struct iovec *parts, uint32_t n_parts,
+                  struct transport_write *w);
     void (*close)(struct transport *t);
     size_t (*unsent)(const struct transport *t);
 };
@@ -46,13 +48,15 @@ static inline void transport_start(struct transport *t, const struct transport_e
     t->events = *events;
     t->ops->start(t);
 }
-/* Queues the parts, at most 64, in order. parts is copied, what it points at is not. done() may run before this returns. */
-static inline void transport_write(struct transport *t, const struct iovec *parts, uint32_t n_parts, struct transport_write *w)
+/* Queues the parts, at most 64, in order. parts is copied, what it points at is not. done() may run
+ * before this returns. */
+static inline void transport_write(struct transport *t, const struct iovec *parts, uint32_t n_parts,
+                                   struct transport_write *w)
 {
     t->ops->write(t, parts, n_parts, w);
 }
-/* No event follows. Writes under way are done() as CANCELLED, at once or in the loop's next turn; their memory must stay
- * until then. Sets *t to NULL. */
+/* No event follows. Writes under way are done() as CANCELLED, at once or in the loop's next turn;
+ * their memory must stay until then. Sets *t to NULL. */
 static inline void transport_close(struct transport **t)
 {
     if (*t)
@@ -67,18 +71,23 @@ static inline size_t transport_unsent(const struct transport *t)
 
 #define TRANSPORT_MAX_PARTS 64
 
-/* Dials; connected() is called once with a transport or with what went wrong, never after transport_dial_cancel(). */
+/* Dials; connected() is called once with a transport or with what went wrong, never after
+ * transport_dial_cancel(). */
 struct transport_dial;
 enum status transport_dial_tcp(struct net_loop *l, const struct net_address *address,
-                               void (*connected)(void *context, struct transport *t, enum status status), void *context,
-                               struct transport_dial **out) WARN_UNUSED;
+                               void (*connected)(void *context, struct transport *t,
+                                                 enum status status),
+                               void *context, struct transport_dial **out) WARN_UNUSED;
 void transport_dial_cancel(struct transport_dial **d);
 /* Accepts one connection of a listener, inside its on_connection callback. */
-enum status transport_accept_tcp(struct net_loop *l, uv_stream_t *listener, struct transport **out) WARN_UNUSED;
-/* At most this many bytes are left unsent in the kernel before a write waits (TCP_NOTSENT_LOWAT). */
+enum status transport_accept_tcp(struct net_loop *l, uv_stream_t *listener,
+                                 struct transport **out) WARN_UNUSED;
+/* At most this many bytes are left unsent in the kernel before a write waits (TCP_NOTSENT_LOWAT).
+ */
 void transport_limit_unsent(struct transport *t, uint32_t bytes);
 
 /* Two ends of one connection inside this process. */
-enum status transport_memory_pair(struct net_loop *l, struct transport **a, struct transport **b) WARN_UNUSED;
+enum status transport_memory_pair(struct net_loop *l, struct transport **a,
+                                  struct transport **b) WARN_UNUSED;
 
 #endif

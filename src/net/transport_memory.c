@@ -1,5 +1,5 @@
-/* A connection inside one process: what one end writes is copied to where the other end wants it, in later turns of the
- * loop, so that the order of events is that of a network. */
+/* A connection inside one process: what one end writes is copied to where the other end wants it,
+ * in later turns of the loop, so that the order of events is that of a network. */
 #include "net/transport.h"
 
 #include "base/checked.h"
@@ -92,7 +92,8 @@ static void run(struct net_task *task)
         wake(e);
     if (!e->other && e->started && !e->told_broken) {
         e->told_broken = true;
-        e->transport.events.broken(e->transport.events.context, fail(STATUS_PEER_LOST, "the peer closed the connection"));
+        e->transport.events.broken(e->transport.events.context,
+                                   fail(STATUS_PEER_LOST, "the peer closed the connection"));
     }
 }
 
@@ -106,7 +107,8 @@ static void memory_start(struct transport *t)
     wake(e);
 }
 
-static void memory_write(struct transport *t, const struct iovec *parts, uint32_t n_parts, struct transport_write *w)
+static void memory_write(struct transport *t, const struct iovec *parts, uint32_t n_parts,
+                         struct transport_write *w)
 {
     struct end *e = (struct end *)t;
     struct pending *p = memory_alloc(1, sizeof *p + n_parts * sizeof *parts);
@@ -167,7 +169,8 @@ static struct end *end_create(struct net_loop *l)
     return e;
 }
 
-enum status transport_memory_pair(struct net_loop *l, struct transport **out_a, struct transport **out_b)
+enum status transport_memory_pair(struct net_loop *l, struct transport **out_a,
+                                  struct transport **out_b)
 {
     struct end *a = end_create(l), *b = end_create(l);
 

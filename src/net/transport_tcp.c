@@ -45,8 +45,9 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         return;
     }
     uv_read_stop(stream);
-    e.broken(e.context, n == UV_EOF ? fail(STATUS_PEER_LOST, "the peer closed the connection")
-                                    : fail(STATUS_PEER_LOST, "the connection broke: %s", uv_strerror((int)n)));
+    e.broken(e.context,
+             n == UV_EOF ? fail(STATUS_PEER_LOST, "the peer closed the connection")
+                         : fail(STATUS_PEER_LOST, "the connection broke: %s", uv_strerror((int)n)));
 }
 
 static void tcp_start(struct transport *transport)
@@ -62,10 +63,12 @@ static void on_written(uv_write_t *request, int error)
     struct transport_write *write = w->write;
 
     free(w);
-    write->done(write, error ? fail(STATUS_CANCELLED, "the write failed: %s", uv_strerror(error)) : STATUS_OK);
+    write->done(write, error ? fail(STATUS_CANCELLED, "the write failed: %s", uv_strerror(error))
+                             : STATUS_OK);
 }
 
-static void tcp_write(struct transport *transport, const struct iovec *parts, uint32_t n_parts, struct transport_write *write)
+static void tcp_write(struct transport *transport, const struct iovec *parts, uint32_t n_parts,
+                      struct transport_write *write)
 {
     struct tcp *t = (struct tcp *)transport;
     struct tcp_write *w = memory_alloc(1, sizeof *w);
@@ -103,7 +106,8 @@ static void tcp_close(struct transport *transport)
 
 static size_t tcp_unsent(const struct transport *transport)
 {
-    return uv_stream_get_write_queue_size((const uv_stream_t *)&((const struct tcp *)transport)->handle);
+    return uv_stream_get_write_queue_size(
+        (const uv_stream_t *)&((const struct tcp *)transport)->handle);
 }
 
 static const struct transport_ops tcp_ops = {
@@ -136,8 +140,10 @@ static void connected_now(struct tcp *t)
     if (uv_tcp_getpeername(&t->handle, (struct sockaddr *)&sa, &len) == 0) {
         uv_ip_name((struct sockaddr *)&sa, host, sizeof host);
         const uint16_t port =
-            ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port : ((struct sockaddr_in *)&sa)->sin_port);
-        snprintf(t->transport.peer, sizeof t->transport.peer, sa.ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port);
+            ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
+                                           : ((struct sockaddr_in *)&sa)->sin_port);
+        snprintf(t->transport.peer, sizeof t->transport.peer,
+                 sa.ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port);
     }
 }
 
@@ -171,8 +177,9 @@ static void on_connected(uv_connect_t *request, int error)
 }
 
 enum status transport_dial_tcp(struct net_loop *l, const struct net_address *address,
-                               void (*connected)(void *context, struct transport *t, enum status status), void *context,
-                               struct transport_dial **out)
+                               void (*connected)(void *context, struct transport *t,
+                                                 enum status status),
+                               void *context, struct transport_dial **out)
 {
     struct transport_dial *d = memory_alloc(1, sizeof *d);
 
@@ -185,7 +192,8 @@ enum status transport_dial_tcp(struct net_loop *l, const struct net_address *add
     }
     d->connected = connected;
     d->context = context;
-    const int error = uv_tcp_connect(&d->request, &d->tcp->handle, (const struct sockaddr *)&address->sa, on_connected);
+    const int error = uv_tcp_connect(&d->request, &d->tcp->handle,
+                                     (const struct sockaddr *)&address->sa, on_connected);
     if (error) {
         tcp_close(&d->tcp->transport);
         free(d);
@@ -223,8 +231,10 @@ void transport_limit_unsent(struct transport *transport, uint32_t bytes)
 {
     uv_os_fd_t fd;
 
-    if (transport->ops != &tcp_ops || uv_fileno((uv_handle_t *)&((struct tcp *)transport)->handle, &fd))
+    if (transport->ops != &tcp_ops ||
+        uv_fileno((uv_handle_t *)&((struct tcp *)transport)->handle, &fd))
         return;
     const int value = (int)MIN(bytes, (uint32_t)INT32_MAX);
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, sizeof value); /* a hint: without it more waits in the kernel */
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value,
+               sizeof value); /* a hint: without it more waits in the kernel */
 }

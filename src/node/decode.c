@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void refuse(struct peer_link *link, const struct request_key *key, uint32_t attempt, enum status reason, const char *message)
+static void refuse(struct peer_link *link, const struct request_key *key, uint32_t attempt,
+                   enum status reason, const char *message)
 {
     struct wire_notice m = {.has_key = true, .key = *key, .attempt = attempt, .reason = reason};
     struct buffer frame = {0};
@@ -20,7 +21,8 @@ static void refuse(struct peer_link *link, const struct request_key *key, uint32
     buffer_deinit(&frame);
 }
 
-/* Stops whatever the job is at and gives its pages back; the job goes with the sequence's last news. */
+/* Stops whatever the job is at and gives its pages back; the job goes with the sequence's last
+ * news. */
 void decode_cancel(struct job *j)
 {
     if (j->closing)
@@ -70,7 +72,8 @@ static void sink_ended(void *context, enum status reason)
 {
     struct job *j = context;
 
-    log_event(LOG_WARN, "hand-off ended", "req=%s attempt=%u reason=%s", j->request_id, j->attempt, status_code(reason));
+    log_event(LOG_WARN, "hand-off ended", "req=%s attempt=%u reason=%s", j->request_id, j->attempt,
+              status_code(reason));
     j->receiver = NULL;
     if (j->closing)
         return;
@@ -85,8 +88,9 @@ static void reserved(struct job *j, const struct sequence_view *v)
         .slab = sink_slab, .committed = sink_committed, .ended = sink_ended, .context = j};
 
     j->asked_ready = true;
-    const enum status status = handoff_receive_ready(j->node->receivers, j->from, &j->key, j->attempt, v->n_prefix,
-                                                     v->n_held_pages, &sink, &j->receiver);
+    const enum status status =
+        handoff_receive_ready(j->node->receivers, j->from, &j->key, j->attempt, v->n_prefix,
+                              v->n_held_pages, &sink, &j->receiver);
     if (status != STATUS_OK) {
         refuse(j->from, &j->key, j->attempt, status, status_message());
         decode_cancel(j);
@@ -101,7 +105,8 @@ static void tell_tokens(struct job *j, const struct sequence_view *v)
     struct buffer text = {0};
 
     while (j->n_told < v->n_generated) {
-        /* the first result repeats the prefill's token: it says that the sequence is owned here now */
+        /* the first result repeats the prefill's token: it says that the sequence is owned here now
+         */
         const bool first = !j->first_told;
         struct wire_result m = job_result(j, first ? WIRE_PHASE_ACCEPTED : WIRE_PHASE_CONTINUATION);
         m.start = j->n_told;
@@ -139,19 +144,20 @@ void decode_news(struct job *j, const struct sequence_view *v)
         refuse(j->from, &j->key, j->attempt, v->status, v->message);
     } else if (!j->closing && v->status != STATUS_OK) {
         reply_failed(j->node, j->reply_to, &j->key, j->attempt, v->status, v->message);
-        log_event(LOG_WARN, "decode ended", "req=%s attempt=%u reason=%s error=" LOG_Q, j->request_id, j->attempt,
-                  status_code(v->status), log_quote(v->message));
+        log_event(LOG_WARN, "decode ended", "req=%s attempt=%u reason=%s error=" LOG_Q,
+                  j->request_id, j->attempt, status_code(v->status), log_quote(v->message));
     } else if (!j->closing) {
-        log_event(LOG_INFO, "decoded", "req=%s attempt=%u prompt=%u generated=%u finish=%s ms=%lld", j->request_id,
-                  j->attempt, v->n_prefix, v->n_generated, finish_reason_name(v->finish),
-                  (long long)(clock_now_ms() - j->begun_ms));
+        log_event(LOG_INFO, "decoded", "req=%s attempt=%u prompt=%u generated=%u finish=%s ms=%lld",
+                  j->request_id, j->attempt, v->n_prefix, v->n_generated,
+                  finish_reason_name(v->finish), (long long)(clock_now_ms() - j->begun_ms));
     }
     job_destroy(j);
 }
 
 /* ---- the open ---- */
 
-static enum status begin(struct node *n, struct peer_link *link, struct wire_prefill_request *m, struct arena *arena)
+static enum status begin(struct node *n, struct peer_link *link, struct wire_prefill_request *m,
+                         struct arena *arena)
 {
     enum status status;
 
@@ -177,7 +183,8 @@ static enum status begin(struct node *n, struct peer_link *link, struct wire_pre
     snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
     j->from = link;
     if (m->want_text) {
-        status = text_stream_create(n->options.engine.vocabulary, &r->resume, n->options.engine.max_context_tokens, &j->text);
+        status = text_stream_create(n->options.engine.vocabulary, &r->resume,
+                                    n->options.engine.max_context_tokens, &j->text);
         for (uint32_t i = 0; status == STATUS_OK && i < r->resume.n_generated; i++) {
             struct text_released released;
             status = text_stream_feed(j->text, r->resume.generated_ids[i], &released);

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum status submit(struct service *s, struct request *r, struct request_sink sink, uint64_t *out_ticket)
+static enum status submit(struct service *s, struct request *r, struct request_sink sink,
+                          uint64_t *out_ticket)
 {
     struct node *n = (struct node *)s;
     struct service_capacity capacity;
@@ -17,7 +18,8 @@ static enum status submit(struct service *s, struct request *r, struct request_s
         return fail(STATUS_DRAINING, "this server is shutting down");
     node_capacity(s, &capacity);
     if (capacity.n_waiting >= n->options.max_waiting)
-        return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", capacity.n_waiting, n->options.max_waiting);
+        return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", capacity.n_waiting,
+                    n->options.max_waiting);
     snprintf(r->key.origin, sizeof r->key.origin, "%s", n->options.node_id);
     r->key.epoch = n->epoch;
     r->key.number = ++n->next_number;
@@ -44,7 +46,8 @@ static void cancel(struct service *s, uint64_t ticket)
         }
 }
 
-/* The sink may cancel its request in any of these calls; the job itself stays until its sequence has ended. */
+/* The sink may cancel its request in any of these calls; the job itself stays until its sequence
+ * has ended. */
 static void tell_new(struct job *j, const struct sequence_view *v)
 {
     const struct resume *r = &sequence_request(j->sequence)->resume;
@@ -60,7 +63,8 @@ static void tell_new(struct job *j, const struct sequence_view *v)
     }
     if (v->n_generated > j->n_told && !j->closing) {
         const bool with_rows = r->n_logprobs >= 0;
-        const struct logprob_rows rows = with_rows ? rows_from(&v->generated_rows, j->n_told) : (struct logprob_rows){0};
+        const struct logprob_rows rows =
+            with_rows ? rows_from(&v->generated_rows, j->n_told) : (struct logprob_rows){0};
         const struct token_event e = {.kind = TOKEN_EVENT_TOKENS,
                                       .start = j->n_told,
                                       .n = v->n_generated - j->n_told,

@@ -16,9 +16,9 @@ struct job {
     uint32_t attempt;
     char request_id[129];
     int64_t begun_ms;
-    uint32_t n_told;             /* generated ids that went up or out */
+    uint32_t n_told; /* generated ids that went up or out */
     uint32_t n_prompt_rows_told;
-    bool closing;                /* nothing more goes up or out */
+    bool closing; /* nothing more goes up or out */
 
     /* hybrid */
     uint64_t ticket;
@@ -31,9 +31,9 @@ struct job {
     struct handoff_sender *sender;
     bool needs_handoff, opened;
     bool first_told;
-    struct peer_link *from;   /* decode: the prefill node's link, until the hand-off is done */
+    struct peer_link *from; /* decode: the prefill node's link, until the hand-off is done */
     struct handoff_receiver *receiver;
-    bool asked_ready;         /* decode: ready or a refusal has been sent */
+    bool asked_ready; /* decode: ready or a refusal has been sent */
     bool committed;
 };
 
@@ -66,7 +66,8 @@ struct node {
     uint32_t next_cancelled;
     struct {
         struct metric *running, *waiting, *kv_usage, *prefix_queries, *prefix_hits, *preemptions;
-        struct metric *pages_free, *pages_cached, *pages_held, *prompt_computed, *sampled, *misconfigured;
+        struct metric *pages_free, *pages_cached, *pages_held, *prompt_computed, *sampled,
+            *misconfigured;
     } metrics;
     struct engine_stats last_stats;
     uint64_t last_progress; /* for liveness */
@@ -74,7 +75,8 @@ struct node {
 };
 
 /* node.c */
-struct job *job_create(struct node *n, struct request *r, enum sequence_purpose purpose, enum status *status);
+struct job *job_create(struct node *n, struct request *r, enum sequence_purpose purpose,
+                       enum status *status);
 /* The sequence has ended (or never began). */
 void job_destroy(struct job *j);
 struct job *job_find(struct node *n, const struct request_key *key);
@@ -88,8 +90,8 @@ void hybrid_news(struct job *j, const struct sequence_view *v);
 
 /* replies.c: results to whoever asked, gathered for each link and engine step */
 void reply_append(struct node *n, const char *reply_to, const struct wire_result *m);
-void reply_failed(struct node *n, const char *reply_to, const struct request_key *key, uint32_t attempt, enum status error,
-                  const char *message);
+void reply_failed(struct node *n, const char *reply_to, const struct request_key *key,
+                  uint32_t attempt, enum status error, const char *message);
 void replies_flush(struct node *n);
 void replies_link_up(struct node *n, struct peer_link *link);
 void replies_link_down(struct peer_link *link);
@@ -98,10 +100,12 @@ struct wire_result job_result(const struct job *j, enum wire_phase phase);
 void job_add_text(struct job *j, struct wire_result *m, struct buffer *text);
 
 /* prefill.c, decode.c */
-enum status prefill_request(struct node *n, struct peer_link *link, const struct wire_frame *f) WARN_UNUSED;
+enum status prefill_request(struct node *n, struct peer_link *link,
+                            const struct wire_frame *f) WARN_UNUSED;
 void prefill_news(struct job *j, const struct sequence_view *v);
 void prefill_cancel(struct job *j);
-enum status decode_open(struct node *n, struct peer_link *link, const struct wire_frame *f) WARN_UNUSED;
+enum status decode_open(struct node *n, struct peer_link *link,
+                        const struct wire_frame *f) WARN_UNUSED;
 void decode_news(struct job *j, const struct sequence_view *v);
 void decode_cancel(struct job *j);
 

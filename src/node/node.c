@@ -16,7 +16,8 @@ const char *node_role_name(enum node_role role)
 
 /* ---- jobs ---- */
 
-struct job *job_create(struct node *n, struct request *r, enum sequence_purpose purpose, enum status *status)
+struct job *job_create(struct node *n, struct request *r, enum sequence_purpose purpose,
+                       enum status *status)
 {
     struct job *j = memory_alloc(1, sizeof *j);
 
@@ -153,7 +154,8 @@ static void update_metrics(void *context)
     add_since(n->metrics.prefix_queries, s.n_prefix_queries, n->last_stats.n_prefix_queries);
     add_since(n->metrics.prefix_hits, s.n_prefix_hits, n->last_stats.n_prefix_hits);
     add_since(n->metrics.preemptions, s.n_preemptions, n->last_stats.n_preemptions);
-    add_since(n->metrics.prompt_computed, s.n_prompt_tokens_computed, n->last_stats.n_prompt_tokens_computed);
+    add_since(n->metrics.prompt_computed, s.n_prompt_tokens_computed,
+              n->last_stats.n_prompt_tokens_computed);
     add_since(n->metrics.sampled, s.n_tokens_sampled, n->last_stats.n_tokens_sampled);
     n->last_stats = s;
 }
@@ -161,18 +163,30 @@ static void update_metrics(void *context)
 static void make_metrics(struct node *n)
 {
     struct metrics *m = n->options.metrics;
-    n->metrics.running = metrics_gauge(m, "num_requests_running", NULL, "Sequences in the engine's steps.");
-    n->metrics.waiting = metrics_gauge(m, "num_requests_waiting", NULL, "Sequences in the engine's queue.");
-    n->metrics.kv_usage = metrics_gauge(m, "kv_cache_usage_perc", NULL, "Share of KV pages held by sequences, 0 to 1.");
+    n->metrics.running =
+        metrics_gauge(m, "num_requests_running", NULL, "Sequences in the engine's steps.");
+    n->metrics.waiting =
+        metrics_gauge(m, "num_requests_waiting", NULL, "Sequences in the engine's queue.");
+    n->metrics.kv_usage = metrics_gauge(m, "kv_cache_usage_perc", NULL,
+                                        "Share of KV pages held by sequences, 0 to 1.");
     n->metrics.pages_free = metrics_gauge(m, "kv_pages", "state=\"free\"", "KV pages by state.");
-    n->metrics.pages_cached = metrics_gauge(m, "kv_pages", "state=\"cached\"", "KV pages by state.");
+    n->metrics.pages_cached =
+        metrics_gauge(m, "kv_pages", "state=\"cached\"", "KV pages by state.");
     n->metrics.pages_held = metrics_gauge(m, "kv_pages", "state=\"held\"", "KV pages by state.");
-    n->metrics.prefix_queries = metrics_counter(m, "prefix_cache_queries_total", NULL, "Tokens looked up in the prefix cache.");
-    n->metrics.prefix_hits = metrics_counter(m, "prefix_cache_hits_total", NULL, "Tokens found in the prefix cache.");
-    n->metrics.preemptions = metrics_counter(m, "num_preemptions_total", NULL, "Sequences that gave their pages up and were computed again.");
-    n->metrics.prompt_computed = metrics_counter(m, "engine_prompt_tokens_total", NULL, "Prompt tokens computed by this node's engine.");
-    n->metrics.sampled = metrics_counter(m, "engine_sampled_tokens_total", NULL, "Tokens sampled by this node's engine.");
-    n->metrics.misconfigured = metrics_gauge(m, "role_misconfigured", NULL, "1 if the role's flags are incomplete and the process serves as a single node.");
+    n->metrics.prefix_queries = metrics_counter(m, "prefix_cache_queries_total", NULL,
+                                                "Tokens looked up in the prefix cache.");
+    n->metrics.prefix_hits =
+        metrics_counter(m, "prefix_cache_hits_total", NULL, "Tokens found in the prefix cache.");
+    n->metrics.preemptions =
+        metrics_counter(m, "num_preemptions_total", NULL,
+                        "Sequences that gave their pages up and were computed again.");
+    n->metrics.prompt_computed = metrics_counter(m, "engine_prompt_tokens_total", NULL,
+                                                 "Prompt tokens computed by this node's engine.");
+    n->metrics.sampled = metrics_counter(m, "engine_sampled_tokens_total", NULL,
+                                         "Tokens sampled by this node's engine.");
+    n->metrics.misconfigured = metrics_gauge(
+        m, "role_misconfigured", NULL,
+        "1 if the role's flags are incomplete and the process serves as a single node.");
     metric_set(n->metrics.misconfigured, n->options.misconfigured != NULL);
 }
 
@@ -198,10 +212,11 @@ void node_capacity(struct service *s, struct service_capacity *out)
     struct engine_stats stats;
 
     engine_get_stats(n->engine, &stats);
-    *out = (struct service_capacity){.n_running = stats.n_running,
-                                     .n_waiting = n->n_jobs > stats.n_running ? n->n_jobs - stats.n_running : 0,
-                                     .max_waiting = n->options.max_waiting,
-                                     .retry_after_s = 1};
+    *out = (struct service_capacity){
+        .n_running = stats.n_running,
+        .n_waiting = n->n_jobs > stats.n_running ? n->n_jobs - stats.n_running : 0,
+        .max_waiting = n->options.max_waiting,
+        .retry_after_s = 1};
 }
 
 /* A busy engine that makes no progress is stuck, whoever asks. */
@@ -346,7 +361,8 @@ void node_destroy(struct node **pn)
     net_timer_stop(&n->timer);
     if (n->engine)
         node_cancel_all(n);
-    /* what is being sent gives its memory back, and news under way arrive, in the loop's next turns */
+    /* what is being sent gives its memory back, and news under way arrive, in the loop's next turns
+     */
     turn_until_quiet(n);
     peer_hub_destroy(&n->hub);
     if (n->engine)

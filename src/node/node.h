@@ -1,5 +1,5 @@
-/* node: a process with a model. As hybrid it serves whole requests; as prefill or decode node it does its half of them for
- * others. Either way it is a struct service to the api.
+/* node: a process with a model. As hybrid it serves whole requests; as prefill or decode node it
+ * does its half of them for others. Either way it is a struct service to the api.
  *
  * Threads: the loop's only; the engine has its own. */
 #ifndef BATON_NODE_NODE_H
@@ -21,17 +21,20 @@ struct node;
 struct node_options {
     enum node_role role;
     const char *node_id;
-    const char *misconfigured;    /* NULL, or why it serves as a single node; then role is NODE_HYBRID */
+    const char
+        *misconfigured; /* NULL, or why it serves as a single node; then role is NODE_HYBRID */
     struct net_loop *loop;
     struct metrics *metrics;
     struct engine_options engine; /* news is set by the node */
-    struct wire_hello hello;      /* digests, geometry and limits; id, epoch and role are set by the node */
+    struct wire_hello
+        hello; /* digests, geometry and limits; id, epoch and role are set by the node */
     struct peer_limits limits;
     uint32_t lease_ms;
-    uint32_t max_waiting;         /* requests in the queue; more are refused */
+    uint32_t max_waiting; /* requests in the queue; more are refused */
 };
 enum status node_create(const struct node_options *o, struct node **out) WARN_UNUSED;
-/* Ends what is running without a word. The loop must turn until node_idle() before this to end cleanly. */
+/* Ends what is running without a word. The loop must turn until node_idle() before this to end
+ * cleanly. */
 void node_destroy(struct node **n);
 
 struct service *node_service(struct node *n);

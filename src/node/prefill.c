@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The sequence is not needed any more: its pages become cache. Only when nothing is being sent from them. */
+/* The sequence is not needed any more: its pages become cache. Only when nothing is being sent from
+ * them. */
 static void let_go(struct job *j)
 {
     engine_finish(j->node->engine, j->sequence);
@@ -21,8 +22,8 @@ static void fail_job(struct job *j, enum status error, const char *message)
 
     if (!j->closing) {
         reply_failed(n, j->reply_to, &j->key, j->attempt, error, message);
-        log_event(LOG_WARN, "prefill ended", "req=%s attempt=%u reason=%s error=" LOG_Q, j->request_id, j->attempt,
-                  status_code(error), log_quote(message));
+        log_event(LOG_WARN, "prefill ended", "req=%s attempt=%u reason=%s error=" LOG_Q,
+                  j->request_id, j->attempt, status_code(error), log_quote(message));
     }
     j->closing = true;
     engine_cancel(n->engine, j->sequence);
@@ -87,8 +88,8 @@ static void source_given_up(void *context, enum status reason, const char *messa
 
     if (!j->closing) {
         reply_failed(j->node, j->reply_to, &j->key, j->attempt, reason, message);
-        log_event(LOG_WARN, "no decode node took it", "req=%s reason=%s error=" LOG_Q, j->request_id, status_code(reason),
-                  log_quote(message));
+        log_event(LOG_WARN, "no decode node took it", "req=%s reason=%s error=" LOG_Q,
+                  j->request_id, status_code(reason), log_quote(message));
     }
     j->closing = true;
     engine_cancel(j->node->engine, j->sequence);
@@ -102,7 +103,8 @@ static void source_released(void *context)
     let_go(j);
 }
 
-static enum status page_names_of(const struct job *j, const struct resume *r, struct arena *a, struct wire_decode_meta *meta)
+static enum status page_names_of(const struct job *j, const struct resume *r, struct arena *a,
+                                 struct wire_decode_meta *meta)
 {
     struct page_namespace space = j->node->options.engine.names;
     const uint32_t n_prefix = r->n_prompt + r->n_generated, n = n_prefix / PAGE_TOKENS;
@@ -142,7 +144,8 @@ static enum status open_handoff(struct job *j)
 
     meta.request.resume = r->resume;
     if (status == STATUS_OK)
-        status = handoff_send_open(n->senders, &meta, r->resume.n_prompt + r->resume.n_generated, &source, &j->sender);
+        status = handoff_send_open(n->senders, &meta, r->resume.n_prompt + r->resume.n_generated,
+                                   &source, &j->sender);
     arena_deinit(&a);
     return status;
 }
@@ -247,7 +250,8 @@ struct request *request_from_wire(struct wire_prefill_request *m, struct arena *
     return r;
 }
 
-static enum status begin(struct node *n, struct peer_link *link, struct wire_prefill_request *m, struct arena *arena)
+static enum status begin(struct node *n, struct peer_link *link, struct wire_prefill_request *m,
+                         struct arena *arena)
 {
     enum status status;
 
@@ -276,7 +280,8 @@ static enum status begin(struct node *n, struct peer_link *link, struct wire_pre
     j->want_text = m->want_text;
     j->needs_handoff = m->resume.max_tokens - m->resume.n_generated > 1;
     if (m->want_text) {
-        status = text_stream_create(n->options.engine.vocabulary, &r->resume, n->options.engine.max_context_tokens, &j->text);
+        status = text_stream_create(n->options.engine.vocabulary, &r->resume,
+                                    n->options.engine.max_context_tokens, &j->text);
         for (uint32_t i = 0; status == STATUS_OK && i < r->resume.n_generated; i++) {
             struct text_released released;
             status = text_stream_feed(j->text, r->resume.generated_ids[i], &released);

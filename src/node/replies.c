@@ -23,7 +23,8 @@ void reply_append(struct node *n, const char *reply_to, const struct wire_result
     if (!batch)
         return; /* the loss of that link cancels its requests */
     if (wire_result_append(batch, m) != STATUS_OK)
-        log_event(LOG_ERROR, "result lost", "peer=%s error=" LOG_Q, reply_to, log_quote(status_message()));
+        log_event(LOG_ERROR, "result lost", "peer=%s error=" LOG_Q, reply_to,
+                  log_quote(status_message()));
     if (!n->flush_posted) {
         n->flush_posted = true;
         n->flush_task.run = flush_task;
@@ -31,8 +32,8 @@ void reply_append(struct node *n, const char *reply_to, const struct wire_result
     }
 }
 
-void reply_failed(struct node *n, const char *reply_to, const struct request_key *key, uint32_t attempt, enum status error,
-                  const char *message)
+void reply_failed(struct node *n, const char *reply_to, const struct request_key *key,
+                  uint32_t attempt, enum status error, const char *message)
 {
     struct wire_result m = {
         .key = *key, .attempt = attempt, .phase = WIRE_PHASE_FAILED, .done = true, .error = error};

@@ -1,4 +1,5 @@
-/* What prefill and decode nodes do with their links: messages find their handlers, lost links end what hung on them. */
+/* What prefill and decode nodes do with their links: messages find their handlers, lost links end
+ * what hung on them. */
 #include "node/internal.h"
 
 #include "base/log.h"
@@ -28,7 +29,8 @@ static enum status on_cancel(struct node *n, struct peer_link *link, const struc
             key_remember_cancelled(n, &m.key, m.attempt); /* it may have overtaken its request */
         return STATUS_OK;
     }
-    if (strcmp(j->reply_to, peer_link_id(link)) && strcmp(m.key.origin, peer_link_id(link)) && j->from != link)
+    if (strcmp(j->reply_to, peer_link_id(link)) && strcmp(m.key.origin, peer_link_id(link)) &&
+        j->from != link)
         return fail(STATUS_BAD_MESSAGE, "%s may not cancel this request", peer_link_id(link));
     if (m.attempt < j->attempt)
         return STATUS_OK; /* meant for an earlier attempt */
@@ -47,7 +49,8 @@ static enum status on_credit(const struct wire_frame *f)
 
 static enum status misplaced(const struct node *n, const struct wire_frame *f)
 {
-    return fail(STATUS_BAD_MESSAGE, "a %s node does not take %s", node_role_name(n->options.role), wire_type_name(f->type));
+    return fail(STATUS_BAD_MESSAGE, "a %s node does not take %s", node_role_name(n->options.role),
+                wire_type_name(f->type));
 }
 
 static enum status on_message(void *context, struct peer_link *link, const struct wire_frame *f)
@@ -102,14 +105,16 @@ static void on_link_down(void *context, struct peer_link *link, enum status reas
     }
 }
 
-static void *on_slab_room(void *context, struct peer_link *link, const struct wire_kv_header *h, uint32_t page)
+static void *on_slab_room(void *context, struct peer_link *link, const struct wire_kv_header *h,
+                          uint32_t page)
 {
     struct node *n = context;
 
     return n->receivers ? handoff_receivers_slab_room(n->receivers, link, h, page) : NULL;
 }
 
-static void on_slab_arrived(void *context, struct peer_link *link, const struct wire_kv_header *h, uint32_t page, bool intact)
+static void on_slab_arrived(void *context, struct peer_link *link, const struct wire_kv_header *h,
+                            uint32_t page, bool intact)
 {
     struct node *n = context;
 
@@ -165,7 +170,8 @@ enum status roles_start(struct node *n)
 
 /* ---- towards the api: health and figures; requests come over the links only ---- */
 
-static enum status submit(struct service *s, struct request *r, struct request_sink sink, uint64_t *out_ticket)
+static enum status submit(struct service *s, struct request *r, struct request_sink sink,
+                          uint64_t *out_ticket)
 {
     return fail(STATUS_NOT_FOUND, "this is a %s node: requests go to a router",
                 node_role_name(((struct node *)s)->options.role));
@@ -203,7 +209,8 @@ static void visit_links(struct node *n, service_stat_visitor *visit, void *conte
         visit(context, scope, "address", peer_link_address(i), 0);
         visit(context, scope, "round_trip_ms", NULL, peer_link_round_trip_ms(i));
         visit(context, scope, "bulk_bytes_sent", NULL, (double)peer_link_bulk_bytes_sent(i));
-        visit(context, scope, "bulk_bytes_received", NULL, (double)peer_link_bulk_bytes_received(i));
+        visit(context, scope, "bulk_bytes_received", NULL,
+              (double)peer_link_bulk_bytes_received(i));
     }
 }
 

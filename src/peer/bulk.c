@@ -1,4 +1,5 @@
-/* A link's bulk connection: pages out, in turns, straight from the pool; pages in, straight to it. */
+/* A link's bulk connection: pages out, in turns, straight from the pool; pages in, straight to it.
+ */
 #include "peer/internal.h"
 
 #include "base/checked.h"
@@ -35,7 +36,8 @@ static void frame_sent(struct transport_write *w, enum status status)
     struct peer_bulk *b = f->bulk;
 
     f->used = false;
-    if (status == STATUS_OK && link->state != LINK_CLOSED) { /* otherwise the hub may be gone already */
+    if (status == STATUS_OK &&
+        link->state != LINK_CLOSED) { /* otherwise the hub may be gone already */
         link->bulk_bytes_sent += f->bytes;
         metric_add(link->hub->bytes_sent, f->bytes);
     }
@@ -47,8 +49,8 @@ static void frame_sent(struct transport_write *w, enum status status)
     link_unpin(link);
 }
 
-static void send_frame(struct peer_link *link, struct bulk_frame *f, struct peer_bulk *b, const struct wire_kv_header *h,
-                       const void *const *slabs)
+static void send_frame(struct peer_link *link, struct bulk_frame *f, struct peer_bulk *b,
+                       const struct wire_kv_header *h, const void *const *slabs)
 {
     struct iovec parts[1 + 2 * PEER_BULK_MAX_SLABS];
     uint32_t n = 0;
@@ -77,10 +79,12 @@ void bulk_pump(struct peer_link *link)
 {
     for (uint32_t i = 0; i < BULK_FRAMES_IN_FLIGHT; i++) {
         struct bulk_frame *f = &link->frames[i];
-        while (!f->used && link->state == LINK_UP && !link->doomed && link->bulk && link->turn_first) {
+        while (!f->used && link->state == LINK_UP && !link->doomed && link->bulk &&
+               link->turn_first) {
             struct peer_bulk *b = link->turn_first;
             const uint32_t slab_bytes = (uint32_t)kv_slab_bytes(link->ours.kv);
-            const uint32_t max = MAX(1u, MIN(PEER_BULK_MAX_SLABS, WIRE_KV_FRAME_BYTES_MAX / MAX(1u, slab_bytes)));
+            const uint32_t max =
+                MAX(1u, MIN(PEER_BULK_MAX_SLABS, WIRE_KV_FRAME_BYTES_MAX / MAX(1u, slab_bytes)));
             const void *slabs[PEER_BULK_MAX_SLABS];
             struct wire_kv_header h;
             remove_turn(link, b);
@@ -132,14 +136,15 @@ static enum status begin_frame(struct peer_link *link)
 
     TRY(wire_decode_kv_header(link->header, &h));
     if (h.slab_bytes != kv_slab_bytes(g))
-        return fail(STATUS_BAD_FRAME, "a KV frame has slabs of %u bytes, ours have %llu", h.slab_bytes,
-                    (unsigned long long)kv_slab_bytes(g));
+        return fail(STATUS_BAD_FRAME, "a KV frame has slabs of %u bytes, ours have %llu",
+                    h.slab_bytes, (unsigned long long)kv_slab_bytes(g));
     if (h.layer >= g.n_layers)
         return fail(STATUS_BAD_FRAME, "a KV frame is for layer %u of %u", h.layer, g.n_layers);
-    if (h.n_pages == 0 || (h.n_pages > 1 && (uint64_t)h.n_pages * h.slab_bytes > WIRE_KV_FRAME_BYTES_MAX) ||
+    if (h.n_pages == 0 ||
+        (h.n_pages > 1 && (uint64_t)h.n_pages * h.slab_bytes > WIRE_KV_FRAME_BYTES_MAX) ||
         h.first_page > UINT32_MAX - h.n_pages)
-        return fail(STATUS_BAD_FRAME, "a KV frame has %u slabs of %u bytes, %u bytes are possible", h.n_pages,
-                    h.slab_bytes, WIRE_KV_FRAME_BYTES_MAX);
+        return fail(STATUS_BAD_FRAME, "a KV frame has %u slabs of %u bytes, %u bytes are possible",
+                    h.n_pages, h.slab_bytes, WIRE_KV_FRAME_BYTES_MAX);
     link->kv = h;
     link->kv_page = 0;
     begin_slab(link);
@@ -223,7 +228,8 @@ void link_adopt_bulk(struct peer_link *link, struct transport *t)
 {
     link->n_pins++;
     link->bulk = t;
-    t->events = (struct transport_events){.room = room, .arrived = arrived, .broken = broken, .context = link};
+    t->events = (struct transport_events){
+        .room = room, .arrived = arrived, .broken = broken, .context = link};
     transport_limit_unsent(t, UNSENT_BYTES_MAX);
     if (!link->dial && !link->ours.wants_bulk) {
         /* the accepting side answers here; the frame lives in the channel that no longer reads */

@@ -16,7 +16,8 @@ enum { HELLO_PATIENCE_MS = 30000 };
 
 /* ---- liveness ---- */
 
-static bool stands_still(struct progress *p, const struct transport *t, int64_t now_ms, uint32_t limit_ms)
+static bool stands_still(struct progress *p, const struct transport *t, int64_t now_ms,
+                         uint32_t limit_ms)
 {
     const size_t unsent = t ? transport_unsent(t) : 0;
 
@@ -37,26 +38,32 @@ static void judge(struct peer_hub *hub, struct peer_link *link, int64_t now_ms)
         return;
     }
     if (now_ms - link->last_heard_ms > limits->dead_ms)
-        link_lost(link, fail(STATUS_PEER_LOST, "not a byte for %lld ms", (long long)(now_ms - link->last_heard_ms)));
-    else if (link->state == LINK_UP && link->stats.busy && now_ms - link->progress_since_ms > limits->stuck_ms)
+        link_lost(link, fail(STATUS_PEER_LOST, "not a byte for %lld ms",
+                             (long long)(now_ms - link->last_heard_ms)));
+    else if (link->state == LINK_UP && link->stats.busy &&
+             now_ms - link->progress_since_ms > limits->stuck_ms)
         link_lost(link, fail(STATUS_PEER_LOST, "busy without progress for %lld ms",
                              (long long)(now_ms - link->progress_since_ms)));
-    else if (stands_still(&link->control.progress, link->control.transport, now_ms, limits->dead_ms) ||
+    else if (stands_still(&link->control.progress, link->control.transport, now_ms,
+                          limits->dead_ms) ||
              stands_still(&link->bulk_progress, link->bulk, now_ms, limits->dead_ms))
-        link_lost(link, fail(STATUS_PEER_LOST, "the peer has read nothing for %u ms", limits->dead_ms));
+        link_lost(link,
+                  fail(STATUS_PEER_LOST, "the peer has read nothing for %u ms", limits->dead_ms));
 }
 
 static void tick(void *context)
 {
     struct peer_hub *hub = context;
     const int64_t now_ms = clock_now_ms();
-    struct wire_node_stats stats = {.number = ++hub->ping_number, .sent_at_us = clock_now_ns() / 1000};
+    struct wire_node_stats stats = {.number = ++hub->ping_number,
+                                    .sent_at_us = clock_now_ns() / 1000};
     struct buffer frame = {0};
 
     /* after a long absence of our own, what peers sent has not been read yet: judge nobody by it */
     if (now_ms - hub->last_tick_ms > hub->options.limits.dead_ms / 2)
         for (struct peer_link *i = hub->links; i; i = i->next)
-            i->last_heard_ms = i->progress_since_ms = i->control.progress.since_ms = i->bulk_progress.since_ms = now_ms;
+            i->last_heard_ms = i->progress_since_ms = i->control.progress.since_ms =
+                i->bulk_progress.since_ms = now_ms;
     hub->last_tick_ms = now_ms;
     for (struct peer_link *i = hub->links, *next; i; i = next) {
         next = i->next;
@@ -78,7 +85,8 @@ static void dial_now(void *context);
 static void dial_later(struct dial *d)
 {
     if (net_timer_start(d->hub->options.loop, &d->timer, d->delay_ms, 0, dial_now, d) != STATUS_OK)
-        log_event(LOG_ERROR, "redial impossible", "addr=%s error=" LOG_Q, d->address.text, log_quote(status_message()));
+        log_event(LOG_ERROR, "redial impossible", "addr=%s error=" LOG_Q, d->address.text,
+                  log_quote(status_message()));
     d->delay_ms = MIN(d->delay_ms * 2, d->hub->options.limits.redial_max_ms);
 }
 
@@ -88,8 +96,8 @@ static void log_failure(struct dial *d, enum status reason)
     if (d->last_logged == reason)
         return;
     d->last_logged = reason;
-    log_event(LOG_WARN, "peer not reachable", "addr=%s reason=%s error=" LOG_Q, d->address.text, status_code(reason),
-              log_quote(status_message()));
+    log_event(LOG_WARN, "peer not reachable", "addr=%s reason=%s error=" LOG_Q, d->address.text,
+              status_code(reason), log_quote(status_message()));
 }
 
 void dial_link_lost(struct dial *d, enum status reason, bool was_up)
@@ -134,8 +142,8 @@ static bool reached_otherwise(struct dial *d)
     if (!link || link->theirs.epoch != d->reached_epoch)
         return false;
     if (!d->logged_twin)
-        log_event(LOG_WARN, "two addresses lead to one node", "peer=%s addr=%s addr=%s", d->reached_id, link->address,
-                  d->address.text);
+        log_event(LOG_WARN, "two addresses lead to one node", "peer=%s addr=%s addr=%s",
+                  d->reached_id, link->address, d->address.text);
     d->logged_twin = true;
     return true;
 }
@@ -180,7 +188,8 @@ void dial_bulk(struct peer_link *link)
         link_lost(link, status);
 }
 
-enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *address, const char *expect_role, bool with_bulk)
+enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *address,
+                          const char *expect_role, bool with_bulk)
 {
     struct dial *d = memory_alloc(1, sizeof *d);
 
@@ -227,7 +236,8 @@ void peer_hub_listen(struct peer_hub *hub, struct net_listener *listener)
     net_listener_accept(listener, on_connection, hub);
 }
 
-enum status peer_hub_join(struct peer_hub *dialling, struct peer_hub *accepting, const char *expect_role, bool with_bulk)
+enum status peer_hub_join(struct peer_hub *dialling, struct peer_hub *accepting,
+                          const char *expect_role, bool with_bulk)
 {
     struct transport *a[2] = {0}, *b[2] = {0};
     struct peer_link *link = NULL;
@@ -270,13 +280,20 @@ failed:
 static void make_metrics(struct peer_hub *hub)
 {
     struct metrics *m = hub->options.metrics;
-    hub->n_links_up = metrics_counter(m, "peer_links_up_total", NULL, "Links to other nodes that came up.");
-    hub->n_links_lost = metrics_counter(m, "peer_links_lost_total", NULL, "Links that were up and were lost.");
-    hub->n_links_refused = metrics_counter(m, "peer_links_refused_total", NULL, "Links refused at hello.");
-    hub->n_bad_messages = metrics_counter(m, "peer_messages_refused_total", NULL, "Messages that were malformed or made no sense.");
-    hub->bytes_sent = metrics_counter(m, "handoff_sent_bytes_total", NULL, "Bytes of KV frames sent, headers and checksums included.");
-    hub->bytes_received = metrics_counter(m, "handoff_received_bytes_total", NULL, "Bytes of KV frames received.");
-    hub->n_bad_slabs = metrics_counter(m, "handoff_corrupt_slabs_total", NULL, "Slabs whose checksum did not hold.");
+    hub->n_links_up =
+        metrics_counter(m, "peer_links_up_total", NULL, "Links to other nodes that came up.");
+    hub->n_links_lost =
+        metrics_counter(m, "peer_links_lost_total", NULL, "Links that were up and were lost.");
+    hub->n_links_refused =
+        metrics_counter(m, "peer_links_refused_total", NULL, "Links refused at hello.");
+    hub->n_bad_messages = metrics_counter(m, "peer_messages_refused_total", NULL,
+                                          "Messages that were malformed or made no sense.");
+    hub->bytes_sent = metrics_counter(m, "handoff_sent_bytes_total", NULL,
+                                      "Bytes of KV frames sent, headers and checksums included.");
+    hub->bytes_received =
+        metrics_counter(m, "handoff_received_bytes_total", NULL, "Bytes of KV frames received.");
+    hub->n_bad_slabs = metrics_counter(m, "handoff_corrupt_slabs_total", NULL,
+                                       "Slabs whose checksum did not hold.");
 }
 
 enum status peer_hub_create(const struct peer_hub_options *o, struct peer_hub **out)
@@ -297,7 +314,8 @@ enum status peer_hub_create(const struct peer_hub_options *o, struct peer_hub **
     }
     make_metrics(hub);
     hub->last_tick_ms = clock_now_ms();
-    TRY_GOTO(failed, net_timer_start(o->loop, &hub->ping_timer, o->limits.ping_ms, o->limits.ping_ms, tick, hub));
+    TRY_GOTO(failed, net_timer_start(o->loop, &hub->ping_timer, o->limits.ping_ms,
+                                     o->limits.ping_ms, tick, hub));
     *out = hub;
     return STATUS_OK;
 failed:

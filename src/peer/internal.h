@@ -57,7 +57,8 @@ struct peer_link {
     struct dial *dial; /* NULL: the other side dialled */
     enum link_state state;
     struct wire_hello ours, theirs;
-    struct channel control, bulk_hello; /* bulk_hello: the bulk connection until its hello is done */
+    struct channel control,
+        bulk_hello; /* bulk_hello: the bulk connection until its hello is done */
     char address[80];
     bool closing_after_write;
     bool doomed; /* closed in the loop's next turn */
@@ -75,15 +76,16 @@ struct peer_link {
     uint8_t header[WIRE_KV_HEADER_BYTES];
     uint32_t header_fill;
     struct wire_kv_header kv;
-    uint32_t kv_page;      /* index within the frame */
-    uint32_t slab_fill;    /* bytes of slab and checksum that are in */
-    char *slab;            /* NULL: thrown away */
+    uint32_t kv_page;   /* index within the frame */
+    uint32_t slab_fill; /* bytes of slab and checksum that are in */
+    char *slab;         /* NULL: thrown away */
     uint8_t crc[WIRE_KV_CRC_BYTES];
 
     int64_t last_heard_ms, progress_since_ms;
     struct wire_node_stats stats;
     double round_trip_ms;
-    uint32_t n_pins; /* callbacks under way, and frames in flight: a closed link is freed when it is 0 */
+    uint32_t
+        n_pins; /* callbacks under way, and frames in flight: a closed link is freed when it is 0 */
 };
 
 struct peer_hub {
@@ -96,14 +98,15 @@ struct peer_hub {
     char *discard; /* slab bytes nobody wants */
     uint32_t discard_bytes;
     bool closing;
-    struct metric *n_links_up, *n_links_lost, *n_links_refused, *n_bad_messages, *bytes_sent, *bytes_received, *n_bad_slabs;
+    struct metric *n_links_up, *n_links_lost, *n_links_refused, *n_bad_messages, *bytes_sent,
+        *bytes_received, *n_bad_slabs;
 };
 
 struct peer_link *link_create(struct peer_hub *hub, struct transport *control, struct dial *d);
 void link_begin(struct peer_link *link);
 void link_lost(struct peer_link *link, enum status reason);
-/* The same in the loop's next turn, for faults met while sending: whoever sends may be walking over links, or over what
- * hangs on them, and must not lose them under its hands. */
+/* The same in the loop's next turn, for faults met while sending: whoever sends may be walking over
+ * links, or over what hangs on them, and must not lose them under its hands. */
 void link_doom(struct peer_link *link, enum status reason);
 void link_unpin(struct peer_link *link);
 void link_adopt_bulk(struct peer_link *link, struct transport *t);

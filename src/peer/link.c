@@ -67,14 +67,16 @@ static void written(struct channel *c, struct peer_link *link, enum status statu
 
 static void control_written(struct transport_write *w, enum status status)
 {
-    struct peer_link *link = (struct peer_link *)((char *)w - offsetof(struct peer_link, control.write));
+    struct peer_link *link =
+        (struct peer_link *)((char *)w - offsetof(struct peer_link, control.write));
 
     written(&link->control, link, status);
 }
 
 static void bulk_hello_written(struct transport_write *w, enum status status)
 {
-    struct peer_link *link = (struct peer_link *)((char *)w - offsetof(struct peer_link, bulk_hello.write));
+    struct peer_link *link =
+        (struct peer_link *)((char *)w - offsetof(struct peer_link, bulk_hello.write));
 
     written(&link->bulk_hello, link, status);
 }
@@ -131,8 +133,8 @@ static void refuse(struct peer_link *link, enum status reason)
 
     strncpy(notice.message, status_message(), sizeof notice.message - 1);
     log_event(LOG_WARN, "link refused", "peer=%s addr=%s reason=%s error=" LOG_Q,
-              *link->theirs.node_id ? link->theirs.node_id : "unknown", link->address, status_code(reason),
-              log_quote(notice.message));
+              *link->theirs.node_id ? link->theirs.node_id : "unknown", link->address,
+              status_code(reason), log_quote(notice.message));
     metric_add(link->hub->n_links_refused, 1);
     if (wire_encode_notice(&frame, WIRE_REFUSE, &notice) == STATUS_OK) {
         link->closing_after_write = true;
@@ -158,8 +160,9 @@ void link_lost(struct peer_link *link, enum status reason)
     link->prev = link->next = NULL;
     if (was_up && !hub->closing) {
         metric_add(hub->n_links_lost, 1);
-        log_event(LOG_WARN, "link down", "peer=%s role=%s addr=%s reason=%s error=" LOG_Q, link->theirs.node_id,
-                  link->theirs.role, link->address, status_code(reason), log_quote(status_message()));
+        log_event(LOG_WARN, "link down", "peer=%s role=%s addr=%s reason=%s error=" LOG_Q,
+                  link->theirs.node_id, link->theirs.role, link->address, status_code(reason),
+                  log_quote(status_message()));
         hub->options.events.link_down(hub->options.events.context, link, reason);
     }
     while (link->turn_first)
@@ -175,7 +178,8 @@ void link_lost(struct peer_link *link, enum status reason)
 
 static void doomed(struct net_task *task)
 {
-    struct peer_link *link = (struct peer_link *)((char *)task - offsetof(struct peer_link, doom_task));
+    struct peer_link *link =
+        (struct peer_link *)((char *)task - offsetof(struct peer_link, doom_task));
 
     if (link->state != LINK_CLOSED)
         link_lost(link, fail(link->doom_reason, "%s", link->doom_words));
@@ -225,8 +229,8 @@ void link_is_up(struct peer_link *link)
     link->last_heard_ms = link->progress_since_ms = clock_now_ms();
     link->control.progress.since_ms = link->bulk_progress.since_ms = link->last_heard_ms;
     metric_add(hub->n_links_up, 1);
-    log_event(LOG_INFO, "link up", "peer=%s role=%s addr=%s bulk=%s", link->theirs.node_id, link->theirs.role,
-              link->address, link->bulk ? "yes" : "no");
+    log_event(LOG_INFO, "link up", "peer=%s role=%s addr=%s bulk=%s", link->theirs.node_id,
+              link->theirs.role, link->address, link->bulk ? "yes" : "no");
     hub->options.events.link_up(hub->options.events.context, link);
 }
 
@@ -239,10 +243,12 @@ static struct peer_link *link_of_bulk(struct peer_hub *hub, const struct wire_he
     return NULL;
 }
 
-static struct peer_link *link_of_node(struct peer_hub *hub, const char *node_id, const struct peer_link *except)
+static struct peer_link *link_of_node(struct peer_hub *hub, const char *node_id,
+                                      const struct peer_link *except)
 {
     for (struct peer_link *i = hub->links; i; i = i->next)
-        if (i != except && (i->state == LINK_UP || i->state == LINK_WAITING_BULK) && !strcmp(i->theirs.node_id, node_id))
+        if (i != except && (i->state == LINK_UP || i->state == LINK_WAITING_BULK) &&
+            !strcmp(i->theirs.node_id, node_id))
             return i;
     return NULL;
 }
@@ -259,7 +265,8 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
     if (hello->bulk) {
         struct peer_link *owner = link_of_bulk(hub, hello);
         if (!owner) {
-            refuse(link, fail(STATUS_BAD_MESSAGE, "a bulk connection without its control connection"));
+            refuse(link,
+                   fail(STATUS_BAD_MESSAGE, "a bulk connection without its control connection"));
             return;
         }
         struct transport *t = link->control.transport;
@@ -271,7 +278,9 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
     status = wire_hello_match(&hub->options.hello, hello);
     struct peer_link *other = status == STATUS_OK ? link_of_node(hub, hello->node_id, link) : NULL;
     if (other && other->theirs.epoch == hello->epoch)
-        link_lost(other, fail(STATUS_PEER_LOST, "the peer dialled anew")); /* it knows best that the old one is dead */
+        link_lost(other,
+                  fail(STATUS_PEER_LOST,
+                       "the peer dialled anew")); /* it knows best that the old one is dead */
     else if (other)
         status = fail(STATUS_DUPLICATE_NODE, "a node %s is linked already", hello->node_id);
     if (status == STATUS_OK && !strcmp(hub->options.hello.node_id, hello->node_id))
@@ -384,13 +393,16 @@ static void on_frame(struct peer_link *link, const struct wire_frame *f)
         status = on_stats(link, f);
         break;
     default:
-        status = link->state == LINK_UP ? hub->options.events.message(hub->options.events.context, link, f)
-                                        : fail(STATUS_BAD_MESSAGE, "%s before the link is up", wire_type_name(f->type));
+        status =
+            link->state == LINK_UP
+                ? hub->options.events.message(hub->options.events.context, link, f)
+                : fail(STATUS_BAD_MESSAGE, "%s before the link is up", wire_type_name(f->type));
     }
     if (status != STATUS_OK) {
         metric_add(hub->n_bad_messages, 1);
-        log_event(LOG_WARN, "message refused", "peer=%s type=%s reason=%s error=" LOG_Q, link->theirs.node_id,
-                  wire_type_name(f->type), status_code(status), log_quote(status_message()));
+        log_event(LOG_WARN, "message refused", "peer=%s type=%s reason=%s error=" LOG_Q,
+                  link->theirs.node_id, wire_type_name(f->type), status_code(status),
+                  log_quote(status_message()));
     }
 }
 
@@ -414,7 +426,8 @@ static void control_arrived(void *context, size_t n)
     while (link->state != LINK_CLOSED) {
         struct wire_frame frame;
         size_t used;
-        const enum status status = wire_frame_parse((const uint8_t *)in->data + at, in->len - at, &frame, &used);
+        const enum status status =
+            wire_frame_parse((const uint8_t *)in->data + at, in->len - at, &frame, &used);
         if (status != STATUS_OK) {
             link_lost(link, status);
             break;
@@ -441,7 +454,8 @@ static void bulk_hello_room(void *context, char **base, size_t *len)
     *len = *base ? 4096 : 0;
 }
 
-/* The dialling side of a bulk connection: after the answering hello the rest of the bytes are none, since only we send. */
+/* The dialling side of a bulk connection: after the answering hello the rest of the bytes are none,
+ * since only we send. */
 static void bulk_hello_arrived(void *context, size_t n)
 {
     struct peer_link *link = context;

@@ -1,8 +1,8 @@
-/* peer: links to other nodes. A hub dials and redials, accepts, says hello, watches who is alive, and carries messages and
- * pages; what they mean is for the rooms above.
+/* peer: links to other nodes. A hub dials and redials, accepts, says hello, watches who is alive,
+ * and carries messages and pages; what they mean is for the rooms above.
  *
- * A link has a control connection and, where KV flows, a bulk connection bound to it by hello (docs/WIRE.md).
- * Threads: the loop's only. */
+ * A link has a control connection and, where KV flows, a bulk connection bound to it by hello
+ * (docs/WIRE.md). Threads: the loop's only. */
 #ifndef BATON_PEER_PEER_H
 #define BATON_PEER_PEER_H
 
@@ -20,30 +20,35 @@ struct peer_link;
 struct peer_events {
     /* Both connections are there and hello is done. */
     void (*link_up)(void *context, struct peer_link *link);
-    /* The link is gone when this returns; nothing is sent on it any more. Called only for links that were up. */
+    /* The link is gone when this returns; nothing is sent on it any more. Called only for links
+     * that were up. */
     void (*link_down)(void *context, struct peer_link *link, enum status reason);
     /* One message. An error refuses that message: it is logged and counted, the link goes on. */
     enum status (*message)(void *context, struct peer_link *link, const struct wire_frame *frame);
-    /* Where a slab goes: slab_bytes of room, which the hub fills until slab_arrived() or link_down(); NULL: it is thrown away. */
-    void *(*slab_room)(void *context, struct peer_link *link, const struct wire_kv_header *h, uint32_t page);
+    /* Where a slab goes: slab_bytes of room, which the hub fills until slab_arrived() or
+     * link_down(); NULL: it is thrown away. */
+    void *(*slab_room)(void *context, struct peer_link *link, const struct wire_kv_header *h,
+                       uint32_t page);
     /* A slab for which there was room is whole. intact: its checksum holds. */
-    void (*slab_arrived)(void *context, struct peer_link *link, const struct wire_kv_header *h, uint32_t page, bool intact);
+    void (*slab_arrived)(void *context, struct peer_link *link, const struct wire_kv_header *h,
+                         uint32_t page, bool intact);
     /* How this node is, for pings. */
     void (*node_stats)(void *context, struct wire_node_stats *out);
     void *context;
 };
 
 struct peer_limits {
-    uint32_t ping_ms;      /* 200 */
-    uint32_t dead_ms;      /* 1,000: a peer that sent no byte for so long is lost */
-    uint32_t stuck_ms;     /* 5,000: a peer that is busy without progress for so long is lost */
+    uint32_t ping_ms;  /* 200 */
+    uint32_t dead_ms;  /* 1,000: a peer that sent no byte for so long is lost */
+    uint32_t stuck_ms; /* 5,000: a peer that is busy without progress for so long is lost */
     uint32_t redial_min_ms, redial_max_ms; /* 100, 2,000 */
 };
 extern const struct peer_limits peer_limits_default;
 
 struct peer_hub_options {
     struct net_loop *loop;
-    struct wire_hello hello; /* what this node says of itself; bulk, link and expect_role are set by the hub */
+    struct wire_hello
+        hello; /* what this node says of itself; bulk, link and expect_role are set by the hub */
     struct peer_events events;
     struct peer_limits limits;
     struct metrics *metrics;
@@ -56,9 +61,11 @@ const struct wire_hello *peer_hub_hello(const struct peer_hub *hub);
 /* Accepts links on a listener that stays the caller's. */
 void peer_hub_listen(struct peer_hub *hub, struct net_listener *listener);
 /* Keeps a link to an address: dials until it is up, and again whenever it is lost. */
-enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *address, const char *expect_role, bool with_bulk) WARN_UNUSED;
+enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *address,
+                          const char *expect_role, bool with_bulk) WARN_UNUSED;
 /* In one process: links two hubs of one loop over memory. Not redialled. */
-enum status peer_hub_join(struct peer_hub *dialling, struct peer_hub *accepting, const char *expect_role, bool with_bulk) WARN_UNUSED;
+enum status peer_hub_join(struct peer_hub *dialling, struct peer_hub *accepting,
+                          const char *expect_role, bool with_bulk) WARN_UNUSED;
 
 /* NULL when no such node is linked (and up). */
 struct peer_link *peer_hub_find(struct peer_hub *hub, const char *node_id);
@@ -88,7 +95,8 @@ void peer_link_close(struct peer_link *link, enum status reason);
 
 /* One transfer's share of a bulk connection. Transfers take turns, a frame each. */
 struct peer_bulk {
-    /* Fills h and slabs with the next frame's; at most max slabs. False: nothing to send at present. */
+    /* Fills h and slabs with the next frame's; at most max slabs. False: nothing to send at
+     * present. */
     bool (*next)(struct peer_bulk *b, struct wire_kv_header *h, const void **slabs, uint32_t max);
     /* The memory of a frame's slabs is no longer needed. status not OK: it was not sent. */
     void (*sent)(struct peer_bulk *b, uint32_t n_slabs, uint64_t wire_bytes, enum status status);
@@ -101,7 +109,8 @@ struct peer_bulk {
 void peer_bulk_ready(struct peer_link *link, struct peer_bulk *b);
 /* It sends no more. Frames in flight still end with sent(). */
 void peer_bulk_remove(struct peer_link *link, struct peer_bulk *b);
-/* What still arrives for handle is thrown away from the next byte on; the hub does not touch its room any more. */
+/* What still arrives for handle is thrown away from the next byte on; the hub does not touch its
+ * room any more. */
 void peer_bulk_detach(struct peer_link *link, uint64_t handle);
 
 #endif

@@ -8,7 +8,8 @@
 
 bool request_key_equal(const struct request_key *a, const struct request_key *b)
 {
-    return a->number == b->number && a->epoch == b->epoch && a->choice == b->choice && !strcmp(a->origin, b->origin);
+    return a->number == b->number && a->epoch == b->epoch && a->choice == b->choice &&
+           !strcmp(a->origin, b->origin);
 }
 
 uint64_t request_key_hash(const struct request_key *k)
@@ -29,7 +30,8 @@ bool node_id_valid(const char *id, size_t len)
         return false;
     for (size_t i = 0; i < len; i++) {
         char c = id[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-'))
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              c == '.' || c == '_' || c == '-'))
             return false;
     }
     return true;
@@ -75,9 +77,12 @@ static void put_u32(uint8_t *p, uint32_t v)
         p[i] = (uint8_t)(v >> (8 * i));
 }
 
-struct page_name page_name(const struct page_name *parent, const struct page_namespace *space, const uint32_t *ids)
+struct page_name page_name(const struct page_name *parent, const struct page_namespace *space,
+                           const uint32_t *ids)
 {
-    uint8_t in[PAGE_NAME_BYTES + REQUEST_SALT_BYTES + 2 * REQUEST_DIGEST_BYTES + 1 + 4 * PAGE_TOKENS], *p = in;
+    uint8_t
+        in[PAGE_NAME_BYTES + REQUEST_SALT_BYTES + 2 * REQUEST_DIGEST_BYTES + 1 + 4 * PAGE_TOKENS],
+        *p = in;
     uint8_t hash[EVP_MAX_MD_SIZE];
     struct page_name name;
 

@@ -1,5 +1,6 @@
-/* request: the traveller. What a request is, what must continue when it moves (struct resume), what comes back (token
- * events), the names of pages, and the two interfaces through which lower rooms call upper ones. Plain data.
+/* request: the traveller. What a request is, what must continue when it moves (struct resume), what
+ * comes back (token events), the names of pages, and the two interfaces through which lower rooms
+ * call upper ones. Plain data.
  *
  * Threads: none of its own; who holds a thing may touch it. */
 #ifndef BATON_REQUEST_REQUEST_H
@@ -21,7 +22,8 @@
 
 /* ---- identity ---- */
 
-/* Unique in a cluster: the origin (router, hybrid or test client) counts its requests within one epoch of its own. */
+/* Unique in a cluster: the origin (router, hybrid or test client) counts its requests within one
+ * epoch of its own. */
 struct request_key {
     char origin[NODE_ID_BYTES];
     uint64_t epoch;
@@ -36,13 +38,13 @@ bool node_id_valid(const char *id, size_t len);
 
 /* docs/EXACTNESS.md, 6. "Off" is the value in brackets. */
 struct sampling {
-    double temperature;         /* [0 = greedy] */
-    double top_p;               /* [1] */
-    double min_p;               /* [0] */
-    uint32_t top_k;             /* [0] */
-    float repetition_penalty;   /* [1] over prompt and generated ids */
-    float frequency_penalty;    /* [0] over generated ids */
-    float presence_penalty;     /* [0] over generated ids */
+    double temperature;       /* [0 = greedy] */
+    double top_p;             /* [1] */
+    double min_p;             /* [0] */
+    uint32_t top_k;           /* [0] */
+    float repetition_penalty; /* [1] over prompt and generated ids */
+    float frequency_penalty;  /* [0] over generated ids */
+    float presence_penalty;   /* [0] over generated ids */
 };
 
 struct logit_bias {
@@ -55,7 +57,8 @@ struct byte_string {
     uint32_t len;
 };
 
-/* Everything a request needs to go on anywhere; all else is replayed from it. Pointers live in the request's arena. */
+/* Everything a request needs to go on anywhere; all else is replayed from it. Pointers live in the
+ * request's arena. */
 struct resume {
     uint32_t *prompt_ids;
     uint32_t n_prompt;
@@ -68,15 +71,17 @@ struct resume {
     uint32_t n_logit_bias;
     struct byte_string *stops;
     uint32_t n_stops;
-    struct byte_string grammar;   /* len 0: none */
-    int32_t n_logprobs;           /* top ones wanted beside each generated token; -1: no log-probabilities at all */
-    int32_t n_prompt_logprobs;    /* the same for the prompt's tokens */
-    uint32_t min_tokens;          /* EOS and stops are not honoured before so many generated tokens */
-    uint32_t max_tokens;          /* of the whole answer, earlier attempts included; at least 1, clamped to the context */
+    struct byte_string grammar; /* len 0: none */
+    int32_t n_logprobs; /* top ones wanted beside each generated token; -1: no log-probabilities at
+                           all */
+    int32_t n_prompt_logprobs; /* the same for the prompt's tokens */
+    uint32_t min_tokens;       /* EOS and stops are not honoured before so many generated tokens */
+    uint32_t max_tokens; /* of the whole answer, earlier attempts included; at least 1, clamped to
+                            the context */
     bool ignore_eos;
     bool has_tenant;
     uint8_t tenant_salt[REQUEST_SALT_BYTES];
-    uint64_t deadline_ms;         /* what remains; 0: none */
+    uint64_t deadline_ms; /* what remains; 0: none */
 };
 
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH };
@@ -99,29 +104,31 @@ void request_destroy(struct request **r);
 
 /* Log-probabilities (natural) of n rows. Owner: the event, for the length of the call. */
 struct logprob_rows {
-    uint32_t n_top;              /* top entries a row; fewer exist only when the vocabulary is smaller */
-    const float *value;          /* [n] of the row's own token */
-    const uint32_t *top_ids;     /* [n][n_top], likeliest first, ties by lower id */
-    const float *top_values;     /* [n][n_top] */
+    uint32_t n_top;     /* top entries a row; fewer exist only when the vocabulary is smaller */
+    const float *value; /* [n] of the row's own token */
+    const uint32_t *top_ids; /* [n][n_top], likeliest first, ties by lower id */
+    const float *top_values; /* [n][n_top] */
 };
 
 enum token_event_kind {
-    TOKEN_EVENT_PROMPT_LOGPROBS, /* rows for prompt positions, ascending, in one or more parts, before the first token */
+    TOKEN_EVENT_PROMPT_LOGPROBS, /* rows for prompt positions, ascending, in one or more parts,
+                                    before the first token */
     TOKEN_EVENT_TOKENS,          /* generated ids, ascending without gap or repeat */
-    TOKEN_EVENT_ENDED,           /* the last event: exactly one, unless the request was cancelled by its sink's owner */
+    TOKEN_EVENT_ENDED, /* the last event: exactly one, unless the request was cancelled by its
+                          sink's owner */
 };
 
 struct token_event {
     enum token_event_kind kind;
-    /* PROMPT_LOGPROBS: row i is for prompt position start + i; position 0 has no row (start is at least 1).
-     * TOKENS: token i is generated token number start + i. */
+    /* PROMPT_LOGPROBS: row i is for prompt position start + i; position 0 has no row (start is at
+     * least 1). TOKENS: token i is generated token number start + i. */
     uint32_t start;
     uint32_t n;
-    const uint32_t *ids;               /* [n], TOKENS only */
+    const uint32_t *ids;                 /* [n], TOKENS only */
     const struct logprob_rows *logprobs; /* NULL: not wanted */
     /* ENDED */
-    enum status status;       /* STATUS_OK: finish holds */
-    const char *message;      /* what went wrong, in words */
+    enum status status;  /* STATUS_OK: finish holds */
+    const char *message; /* what went wrong, in words */
     enum finish_reason finish;
     uint32_t n_generated;     /* counted tokens, EOS included */
     uint32_t n_cached;        /* prompt tokens that a prefix cache spared */
@@ -137,12 +144,13 @@ struct request_sink {
 /* ---- upward: what the api calls, whatever the role ---- */
 
 struct service_description {
-    const char *role;              /* "hybrid", "router", "prefill", "decode" */
+    const char *role; /* "hybrid", "router", "prefill", "decode" */
     const char *node_id;
-    const char *misconfigured;     /* NULL, or why it serves as a single node */
-    uint32_t max_context_tokens;   /* of one request: prompt + answer */
+    const char *misconfigured;   /* NULL, or why it serves as a single node */
+    uint32_t max_context_tokens; /* of one request: prompt + answer */
     uint32_t n_slots;
-    char fingerprint[24];          /* "fp_" and 16 hex digits over model, tokenizer and numerics; equal on hybrid and router */
+    char fingerprint[24]; /* "fp_" and 16 hex digits over model, tokenizer and numerics; equal on
+                             hybrid and router */
 };
 
 struct service_capacity {
@@ -150,14 +158,18 @@ struct service_capacity {
     uint32_t retry_after_s; /* what to tell a refused client */
 };
 
-/* One figure of /router/stats. scope is a path such as "nodes.prefill-0"; text is NULL for numbers. */
-typedef void service_stat_visitor(void *context, const char *scope, const char *name, const char *text, double number);
+/* One figure of /router/stats. scope is a path such as "nodes.prefill-0"; text is NULL for numbers.
+ */
+typedef void service_stat_visitor(void *context, const char *scope, const char *name,
+                                  const char *text, double number);
 
 struct service;
 struct service_ops {
-    /* Takes the request. On STATUS_OK the sink gets events (never before submit has returned) until ENDED or cancel().
-     * Errors: QUEUE_FULL, NO_NODE, DRAINING, LOADING, CONTEXT_LENGTH, ...: the caller still owns the request. */
-    enum status (*submit)(struct service *s, struct request *r, struct request_sink sink, uint64_t *out_ticket) WARN_UNUSED;
+    /* Takes the request. On STATUS_OK the sink gets events (never before submit has returned) until
+     * ENDED or cancel(). Errors: QUEUE_FULL, NO_NODE, DRAINING, LOADING, CONTEXT_LENGTH, ...: the
+     * caller still owns the request. */
+    enum status (*submit)(struct service *s, struct request *r, struct request_sink sink,
+                          uint64_t *out_ticket) WARN_UNUSED;
     /* No event follows once this returns. A ticket that has ended is ignored. */
     void (*cancel)(struct service *s, uint64_t ticket);
     void (*capacity)(struct service *s, struct service_capacity *out);
@@ -187,18 +199,27 @@ struct page_namespace {
     uint8_t kv_type;
 };
 #define KV_TYPE_F16 1
-/* The first 128 bits of SHA-256 over parent (zero for the first page), salt, model digest, tokenizer digest, KV type and
- * the page's ids as little-endian u32. Shapes: ids [PAGE_TOKENS]. */
-struct page_name page_name(const struct page_name *parent, const struct page_namespace *space, const uint32_t *ids);
+/* The first 128 bits of SHA-256 over parent (zero for the first page), salt, model digest,
+ * tokenizer digest, KV type and the page's ids as little-endian u32. Shapes: ids [PAGE_TOKENS]. */
+struct page_name page_name(const struct page_name *parent, const struct page_namespace *space,
+                           const uint32_t *ids);
 
 /* ---- bytes and kinds of a vocabulary's entries, for those who must not know the tokenizer ---- */
 
-enum token_kind { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER_DEFINED = 4, TOKEN_UNUSED = 5, TOKEN_BYTE = 6 };
+enum token_kind {
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN = 2,
+    TOKEN_CONTROL = 3,
+    TOKEN_USER_DEFINED = 4,
+    TOKEN_UNUSED = 5,
+    TOKEN_BYTE = 6
+};
 
 struct vocabulary_view {
     uint32_t n_tokens;
-    const struct byte_string *tokens; /* [n_tokens] what each id adds to a text (byte level decoded) */
-    const uint8_t *kinds;             /* [n_tokens] enum token_kind */
+    const struct byte_string
+        *tokens;          /* [n_tokens] what each id adds to a text (byte level decoded) */
+    const uint8_t *kinds; /* [n_tokens] enum token_kind */
 };
 
 /* SHA-256 in pieces, for digests of models and names. */

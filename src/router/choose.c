@@ -1,7 +1,6 @@
 /* Which nodes serve a request. Pure: candidates in, choice out. */
 #include "router/router.h"
 
-
 #include <string.h>
 
 static bool same_cell(const struct candidate *a, const struct candidate *b)
@@ -13,24 +12,28 @@ static bool same_cell(const struct candidate *a, const struct candidate *b)
 
 static bool could_hold(const struct candidate *c, uint32_t n_tokens)
 {
-    return !c->draining && n_tokens <= c->max_context_tokens && kv_pages_of_tokens(n_tokens) <= c->n_total_pages;
+    return !c->draining && n_tokens <= c->max_context_tokens &&
+           kv_pages_of_tokens(n_tokens) <= c->n_total_pages;
 }
 
-/* A decode node's load: the share of its slots that is spoken for. More than all of them means that it will refuse. */
+/* A decode node's load: the share of its slots that is spoken for. More than all of them means that
+ * it will refuse. */
 static double decode_load(const struct candidate *c)
 {
-    const double slots = c->n_slots ? c->n_slots : 1, n = c->n_assigned > c->n_running ? c->n_assigned : c->n_running;
+    const double slots = c->n_slots ? c->n_slots : 1,
+                 n = c->n_assigned > c->n_running ? c->n_assigned : c->n_running;
 
     return n / slots;
 }
 
-static uint32_t order_decode(const struct candidate *prefill, const struct candidate *decode, uint32_t n_decode,
-                             uint32_t n_tokens, uint32_t *order)
+static uint32_t order_decode(const struct candidate *prefill, const struct candidate *decode,
+                             uint32_t n_decode, uint32_t n_tokens, uint32_t *order)
 {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < n_decode; i++) {
-        if (!same_cell(prefill, &decode[i]) || !could_hold(&decode[i], n_tokens) || decode_load(&decode[i]) >= 1)
+        if (!same_cell(prefill, &decode[i]) || !could_hold(&decode[i], n_tokens) ||
+            decode_load(&decode[i]) >= 1)
             continue;
         uint32_t at = n++;
         for (; at > 0 && decode_load(&decode[i]) < decode_load(&decode[order[at - 1]]); at--)
@@ -40,8 +43,9 @@ static uint32_t order_decode(const struct candidate *prefill, const struct candi
     return n;
 }
 
-int choose_nodes(const struct candidate *prefill, uint32_t n_prefill, const struct candidate *decode, uint32_t n_decode,
-                 uint32_t n_tokens, uint32_t *decode_order, uint32_t *n_order)
+int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
+                 const struct candidate *decode, uint32_t n_decode, uint32_t n_tokens,
+                 uint32_t *decode_order, uint32_t *n_order)
 {
     int best = -1;
 

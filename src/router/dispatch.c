@@ -12,7 +12,8 @@ uint32_t collect_candidates(struct router *r, const char *role, struct candidate
 {
     uint32_t n = 0;
 
-    for (struct peer_link *i = peer_hub_next(r->hub, NULL); i && n < MAX_NODES; i = peer_hub_next(r->hub, i)) {
+    for (struct peer_link *i = peer_hub_next(r->hub, NULL); i && n < MAX_NODES;
+         i = peer_hub_next(r->hub, i)) {
         const struct wire_hello *h = peer_link_hello(i);
         const struct wire_node_stats *s = peer_link_stats(i);
         if (strcmp(h->role, role) || !h->has_model)
@@ -47,12 +48,14 @@ static struct candidate *by_id(struct candidate *c, uint32_t n, const char *id)
 }
 
 /* What this router itself has given to each node, which its own statistics do not show yet. */
-static void count_assigned(struct router *r, struct candidate *prefill, uint32_t n_prefill, struct candidate *decode, uint32_t n_decode)
+static void count_assigned(struct router *r, struct candidate *prefill, uint32_t n_prefill,
+                           struct candidate *decode, uint32_t n_decode)
 {
     for (const struct entry *e = r->first; e; e = e->next) {
         if (e->state != ENTRY_ASSIGNED)
             continue;
-        struct candidate *p = e->owner == OWNER_PREFILL ? by_id(prefill, n_prefill, e->prefill_node) : NULL;
+        struct candidate *p =
+            e->owner == OWNER_PREFILL ? by_id(prefill, n_prefill, e->prefill_node) : NULL;
         struct candidate *d = by_id(decode, n_decode, e->decode_node);
         if (p) {
             p->n_assigned++;
@@ -66,7 +69,8 @@ static void count_assigned(struct router *r, struct candidate *prefill, uint32_t
 enum status dispatch_possible(struct router *r, uint32_t n_tokens)
 {
     struct candidate prefill[MAX_NODES], decode[MAX_NODES];
-    const uint32_t n_prefill = collect_candidates(r, "prefill", prefill), n_decode = collect_candidates(r, "decode", decode);
+    const uint32_t n_prefill = collect_candidates(r, "prefill", prefill),
+                   n_decode = collect_candidates(r, "decode", decode);
     uint32_t order[MAX_NODES], n_order;
 
     /* as if nothing ran: a full cluster does not make a request impossible */
@@ -77,12 +81,14 @@ enum status dispatch_possible(struct router *r, uint32_t n_tokens)
     if (n_decode == 0)
         return fail(STATUS_NO_NODE, "no decode node is linked");
     if (choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens, order, &n_order) < 0)
-        return fail(STATUS_NO_NODE, "no prefill and decode node of one cell can take %u tokens", n_tokens);
+        return fail(STATUS_NO_NODE, "no prefill and decode node of one cell can take %u tokens",
+                    n_tokens);
     return STATUS_OK;
 }
 
-static void send_request(struct router *r, struct entry *e, const char *prefill_node, const struct candidate *decode,
-                         const uint32_t *order, uint32_t n_order, int64_t now_ms)
+static void send_request(struct router *r, struct entry *e, const char *prefill_node,
+                         const struct candidate *decode, const uint32_t *order, uint32_t n_order,
+                         int64_t now_ms)
 {
     char targets[MAX_NODES][NODE_ID_BYTES];
     struct wire_prefill_request m = {.key = e->request->key,
@@ -108,7 +114,8 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
     e->state = ENTRY_ASSIGNED;
     e->owner = OWNER_PREFILL;
     snprintf(e->prefill_node, sizeof e->prefill_node, "%s", prefill_node);
-    snprintf(e->decode_node, sizeof e->decode_node, "%s", targets[0]); /* until it says which one took it */
+    snprintf(e->decode_node, sizeof e->decode_node, "%s",
+             targets[0]); /* until it says which one took it */
     const enum status status = wire_encode_prefill_request(&frame, &m);
     if (status == STATUS_OK)
         peer_link_send(link, &frame);
@@ -124,20 +131,26 @@ static void look_at_clock(struct entry *e, int64_t now_ms)
 
     if (e->deadline_ms && now_ms > e->deadline_ms) {
         entry_cancel_on_nodes(e);
-        entry_end(e, STATUS_DEADLINE, FINISH_NONE, "the deadline passed before the answer was complete");
+        entry_end(e, STATUS_DEADLINE, FINISH_NONE,
+                  "the deadline passed before the answer was complete");
     } else if (e->adrift_ms && now_ms - e->adrift_ms > ADRIFT_MS) {
-        snprintf(message, sizeof message, "the link to %s was lost around the hand-off", e->decode_node);
+        snprintf(message, sizeof message, "the link to %s was lost around the hand-off",
+                 e->decode_node);
         entry_retry(e, STATUS_PEER_LOST, message);
-    } else if (e->state == ENTRY_QUEUED && now_ms - e->queued_ms >= e->router->options.queue_timeout_ms) {
-        snprintf(message, sizeof message, "%s", *e->last_message ? e->last_message : "no node took the request in time");
-        entry_end(e, e->last_error != STATUS_OK ? e->last_error : STATUS_NO_NODE, FINISH_NONE, message);
+    } else if (e->state == ENTRY_QUEUED &&
+               now_ms - e->queued_ms >= e->router->options.queue_timeout_ms) {
+        snprintf(message, sizeof message, "%s",
+                 *e->last_message ? e->last_message : "no node took the request in time");
+        entry_end(e, e->last_error != STATUS_OK ? e->last_error : STATUS_NO_NODE, FINISH_NONE,
+                  message);
     }
 }
 
 static void serve_queue(struct router *r, int64_t now_ms)
 {
     struct candidate prefill[MAX_NODES], decode[MAX_NODES];
-    const uint32_t n_prefill = collect_candidates(r, "prefill", prefill), n_decode = collect_candidates(r, "decode", decode);
+    const uint32_t n_prefill = collect_candidates(r, "prefill", prefill),
+                   n_decode = collect_candidates(r, "decode", decode);
 
     count_assigned(r, prefill, n_prefill, decode, n_decode);
     for (struct entry *e = r->first; e; e = r->walk) {
@@ -145,7 +158,8 @@ static void serve_queue(struct router *r, int64_t now_ms)
         r->walk = e->next;
         if (e->state != ENTRY_QUEUED || e->not_before_ms > now_ms)
             continue;
-        const int p = choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens_of(e), order, &n_order);
+        const int p =
+            choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens_of(e), order, &n_order);
         if (p < 0)
             continue; /* a smaller one behind it may still fit */
         prefill[p].n_assigned++;

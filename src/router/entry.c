@@ -1,4 +1,5 @@
-/* One request's life in the router: results merged by sequence number into the journal, then shown; its end; its retry. */
+/* One request's life in the router: results merged by sequence number into the journal, then shown;
+ * its end; its retry. */
 #include "router/internal.h"
 
 #include "base/checked.h"
@@ -41,7 +42,8 @@ struct entry *entry_find(struct router *r, const struct request_key *key)
 
 void entry_cancel_on_nodes(const struct entry *e)
 {
-    struct wire_notice m = {.has_key = true, .key = e->request->key, .attempt = e->request->attempt};
+    struct wire_notice m = {
+        .has_key = true, .key = e->request->key, .attempt = e->request->attempt};
     const char *const nodes[] = {e->prefill_node, e->decode_node};
     struct buffer frame = {0};
 
@@ -86,12 +88,14 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
                                       .prefill_node = *e->prefill_node ? e->prefill_node : NULL,
                                       .decode_node = *e->decode_node ? e->decode_node : NULL};
 
-    metric_add(status == STATUS_OK ? e->router->metrics.n_ended_ok : e->router->metrics.n_ended_error, 1);
+    metric_add(
+        status == STATUS_OK ? e->router->metrics.n_ended_ok : e->router->metrics.n_ended_error, 1);
     if (status != STATUS_OK)
-        log_event(LOG_WARN, "request ended", "req=%s reason=%s prefill=%s decode=%s tokens=%u error=" LOG_Q,
+        log_event(LOG_WARN, "request ended",
+                  "req=%s reason=%s prefill=%s decode=%s tokens=%u error=" LOG_Q,
                   e->request->request_id ? e->request->request_id : "", status_code(status),
-                  *e->prefill_node ? e->prefill_node : "none", *e->decode_node ? e->decode_node : "none", e->n_ids,
-                  log_quote(message));
+                  *e->prefill_node ? e->prefill_node : "none",
+                  *e->decode_node ? e->decode_node : "none", e->n_ids, log_quote(message));
     if (!e->closing) {
         e->closing = true;
         e->sink.event(e->sink.context, &event);
@@ -103,7 +107,8 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
 {
     struct router *r = e->router;
     const int64_t now_ms = clock_now_ms();
-    const bool only_full = reason == STATUS_NO_DECODE_ROOM || reason == STATUS_QUEUE_FULL || reason == STATUS_DRAINING;
+    const bool only_full =
+        reason == STATUS_NO_DECODE_ROOM || reason == STATUS_QUEUE_FULL || reason == STATUS_DRAINING;
 
     if (e->ended_by_ids) { /* only the word `done` was lost */
         entry_cancel_on_nodes(e);
@@ -126,15 +131,17 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
         r->n_retries++;
     metric_add(only_full ? r->metrics.n_requeued : r->metrics.n_retries, 1);
     log_event(LOG_WARN, only_full ? "request queued again" : "request resumed elsewhere",
-              "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q, e->request->request_id ? e->request->request_id : "",
-              e->request->attempt, status_code(reason), e->n_ids, log_quote(e->last_message));
+              "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q,
+              e->request->request_id ? e->request->request_id : "", e->request->attempt,
+              status_code(reason), e->n_ids, log_quote(e->last_message));
     e->request->attempt++;
     e->owner = OWNER_PREFILL;
     *e->prefill_node = *e->decode_node = 0;
     e->adrift_ms = 0;
     wire_result_batch_deinit(&e->held);
     e->not_before_ms = now_ms + RETRY_PAUSE_MS;
-    if (!only_full || e->first_seen) /* what nobody has room for waits no longer for being asked again */
+    if (!only_full ||
+        e->first_seen) /* what nobody has room for waits no longer for being asked again */
         e->queued_ms = now_ms;
     e->opened = e->first_seen = false;
     r->n_queued += e->state == ENTRY_ASSIGNED;
@@ -187,8 +194,10 @@ static void inexact(struct entry *e, const char *message)
 {
     e->router->n_inexact++;
     metric_add(e->router->metrics.n_inexact, 1);
-    log_event(LOG_ERROR, "results contradict each other", "req=%s prefill=%s decode=%s error=" LOG_Q,
-              e->request->request_id ? e->request->request_id : "", e->prefill_node, e->decode_node, log_quote(message));
+    log_event(LOG_ERROR, "results contradict each other",
+              "req=%s prefill=%s decode=%s error=" LOG_Q,
+              e->request->request_id ? e->request->request_id : "", e->prefill_node, e->decode_node,
+              log_quote(message));
     entry_cancel_on_nodes(e);
     entry_end(e, STATUS_INEXACT, FINISH_NONE, message);
 }
@@ -217,7 +226,8 @@ static bool merge_tokens(struct entry *e, const struct wire_result *m)
         if (at < e->n_ids) {
             if (e->ids[at] == m->ids[i])
                 continue;
-            snprintf(message, sizeof message, "token %u is %u from one node and %u from another", at, e->ids[at], m->ids[i]);
+            snprintf(message, sizeof message, "token %u is %u from one node and %u from another",
+                     at, e->ids[at], m->ids[i]);
             inexact(e, message);
             return false;
         }
@@ -251,7 +261,8 @@ static bool lacks_rows(const struct entry *e)
 /* A resume begins with the first row again, in parts of other sizes. */
 static void prompt_rows(struct entry *e, const struct wire_result *m)
 {
-    if (!m->has_logprobs || m->start == 0 || m->start > e->n_prompt_rows + 1 || m->n_ids <= e->n_prompt_rows + 1 - m->start)
+    if (!m->has_logprobs || m->start == 0 || m->start > e->n_prompt_rows + 1 ||
+        m->n_ids <= e->n_prompt_rows + 1 - m->start)
         return;
     const uint32_t skip = e->n_prompt_rows + 1 - m->start;
     const struct logprob_rows rows = rows_behind(&m->logprobs, skip);
@@ -281,7 +292,8 @@ static bool worth_retrying(enum status error)
     }
 }
 
-/* The two links know no common order: what the decode node says waits until the prompt's rows are complete. */
+/* The two links know no common order: what the decode node says waits until the prompt's rows are
+ * complete. */
 static void hold(struct entry *e, const struct wire_result *m)
 {
     e->first_seen = true;
@@ -310,9 +322,11 @@ static void release_held(struct entry *e)
         frames.len = 0;
     }
     for (size_t at = 0; at < frames.len; at += used) {
-        if (wire_frame_parse((const uint8_t *)frames.data + at, frames.len - at, &f, &used) != STATUS_OK || !used ||
-            wire_decode_results(&f, &arena, &results, &n) != STATUS_OK)
-            break; /* only when memory is out; the router then waits for what can no longer come, until its deadline */
+        if (wire_frame_parse((const uint8_t *)frames.data + at, frames.len - at, &f, &used) !=
+                STATUS_OK ||
+            !used || wire_decode_results(&f, &arena, &results, &n) != STATUS_OK)
+            break; /* only when memory is out; the router then waits for what can no longer come,
+                      until its deadline */
         for (uint32_t i = 0; i < n; i++) {
             struct entry *still = entry_find(r, &key);
             if (still && !still->closing)
@@ -323,8 +337,9 @@ static void release_held(struct entry *e)
     buffer_deinit(&frames);
 }
 
-/* Once its first token is out, the decode node may own a request whose prefill node has nothing more to say about it. A
- * prefill node that still holds the pages finds another target; if it does not soon, there was nobody left to. */
+/* Once its first token is out, the decode node may own a request whose prefill node has nothing
+ * more to say about it. A prefill node that still holds the pages finds another target; if it does
+ * not soon, there was nobody left to. */
 static void note_decode_link(struct entry *e, int64_t now_ms)
 {
     const bool adrift = e->state == ENTRY_ASSIGNED && e->first_seen && e->opened &&

@@ -7,7 +7,14 @@
 enum entry_state { ENTRY_QUEUED, ENTRY_ASSIGNED };
 enum entry_owner { OWNER_PREFILL, OWNER_DECODE };
 
-enum { WINDOW_TOKENS = 1024, MAX_FAILURES = 3, RETRY_PAUSE_MS = 50, TICK_MS = 50, MAX_NODES = 64, ADRIFT_MS = 500 };
+enum {
+    WINDOW_TOKENS = 1024,
+    MAX_FAILURES = 3,
+    RETRY_PAUSE_MS = 50,
+    TICK_MS = 50,
+    MAX_NODES = 64,
+    ADRIFT_MS = 500
+};
 
 /* One request: what was asked, what has come back, who has it. */
 struct entry {
@@ -26,24 +33,27 @@ struct entry {
     uint32_t n_prompt_rows;
     uint32_t n_cached, window_tokens;
     char prefill_node[NODE_ID_BYTES], decode_node[NODE_ID_BYTES];
-    bool opened;         /* decode_node is what the prefill node says, no longer a guess */
-    bool first_seen;     /* this attempt's first token is out: the decode node may own it without our knowing */
-    int64_t adrift_ms;   /* since when that decode node is not linked; 0: it is */
-    struct wire_result_batch held; /* what the decode node said before all of the prompt's rows were here */
+    bool opened;       /* decode_node is what the prefill node says, no longer a guess */
+    bool first_seen;   /* this attempt's first token is out: the decode node may own it without our
+                          knowing */
+    int64_t adrift_ms; /* since when that decode node is not linked; 0: it is */
+    struct wire_result_batch
+        held;            /* what the decode node said before all of the prompt's rows were here */
     uint32_t n_failures; /* of nodes or hand-offs; refusals for want of room do not count */
     enum status last_error;
     char last_message[256];
     int64_t submitted_ms, queued_ms, not_before_ms, deadline_ms;
     uint64_t journal_bytes;
     bool closing;
-    bool in_result; /* a result is being shown: who cancels now leaves the freeing to entry_result() */
+    bool in_result; /* a result is being shown: who cancels now leaves the freeing to entry_result()
+                     */
 };
 
 struct router {
     struct service service; /* first */
     struct router_options options;
     struct peer_hub *hub;
-    struct entry *walk; /* the next one of a walk during which any entry may end */
+    struct entry *walk;         /* the next one of a walk during which any entry may end */
     struct entry *first, *last; /* queued ones in order of service: resumed ones first */
     uint32_t n_entries, n_queued;
     uint64_t journal_bytes;
@@ -55,7 +65,8 @@ struct router {
     void (*idle)(void *context);
     void *idle_context;
     struct {
-        struct metric *n_requests, *n_ended_ok, *n_ended_error, *n_retries, *n_requeued, *n_inexact, *waiting;
+        struct metric *n_requests, *n_ended_ok, *n_ended_error, *n_retries, *n_requeued, *n_inexact,
+            *waiting;
     } metrics;
     uint64_t n_retries, n_requeued, n_inexact, n_tokens, n_handed_off;
 };

@@ -12,29 +12,34 @@
 
 /* ---- the service ---- */
 
-static enum status submit(struct service *s, struct request *request, struct request_sink sink, uint64_t *out_ticket)
+static enum status submit(struct service *s, struct request *request, struct request_sink sink,
+                          uint64_t *out_ticket)
 {
     struct router *r = (struct router *)s;
     const struct resume *m = &request->resume;
-    const uint64_t bytes = ((uint64_t)m->n_prompt + m->max_tokens) * sizeof(uint32_t) + sizeof(struct entry);
+    const uint64_t bytes =
+        ((uint64_t)m->n_prompt + m->max_tokens) * sizeof(uint32_t) + sizeof(struct entry);
     const uint64_t frame_bytes = ((uint64_t)m->n_prompt + m->max_tokens) * sizeof(uint32_t) + 65536;
 
     if (r->draining)
         return fail(STATUS_DRAINING, "this server is shutting down");
     TRY(dispatch_possible(r, m->n_prompt + m->max_tokens));
     if (r->n_queued >= r->options.max_waiting)
-        return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", r->n_queued, r->options.max_waiting);
+        return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", r->n_queued,
+                    r->options.max_waiting);
     if (r->journal_bytes + bytes > r->options.max_journal_bytes)
         return fail(STATUS_QUEUE_FULL, "the requests in flight fill the journal of %llu bytes",
                     (unsigned long long)r->options.max_journal_bytes);
     if (frame_bytes > WIRE_FRAME_BYTES_MAX)
-        return fail(STATUS_CONTEXT_LENGTH, "%u prompt tokens and an answer of %u do not fit a message between nodes",
+        return fail(STATUS_CONTEXT_LENGTH,
+                    "%u prompt tokens and an answer of %u do not fit a message between nodes",
                     m->n_prompt, m->max_tokens);
     struct entry *e = memory_alloc(1, sizeof *e);
     if (!e)
         return STATUS_NO_MEMORY;
     e->router = r;
-    const enum status status = text_stream_create(r->options.vocabulary, m, service_context(r), &e->stream);
+    const enum status status =
+        text_stream_create(r->options.vocabulary, m, service_context(r), &e->stream);
     if (status != STATUS_OK) {
         free(e);
         return status;
@@ -94,7 +99,8 @@ static enum status readiness(struct service *s)
 {
     struct router *r = (struct router *)s;
 
-    return r->draining ? fail(STATUS_DRAINING, "this server is shutting down") : dispatch_possible(r, 1);
+    return r->draining ? fail(STATUS_DRAINING, "this server is shutting down")
+                       : dispatch_possible(r, 1);
 }
 
 static enum status liveness(struct service *s)
@@ -262,12 +268,19 @@ static void make_metrics(struct router *r)
 {
     struct metrics *m = r->options.metrics;
     r->metrics.n_requests = metrics_counter(m, "router_requests_total", NULL, "Requests accepted.");
-    r->metrics.n_ended_ok = metrics_counter(m, "router_ended_total", "result=\"ok\"", "Requests that ended.");
-    r->metrics.n_ended_error = metrics_counter(m, "router_ended_total", "result=\"error\"", "Requests that ended.");
-    r->metrics.n_retries = metrics_counter(m, "router_resumed_total", NULL, "Attempts made again after a fault.");
-    r->metrics.n_requeued = metrics_counter(m, "router_requeued_total", NULL, "Requests queued again for want of room.");
-    r->metrics.n_inexact = metrics_counter(m, "router_inexact_total", NULL, "Requests whose nodes contradicted each other; must stay 0.");
-    r->metrics.waiting = metrics_gauge(m, "num_requests_waiting", NULL, "Requests in the router's queue.");
+    r->metrics.n_ended_ok =
+        metrics_counter(m, "router_ended_total", "result=\"ok\"", "Requests that ended.");
+    r->metrics.n_ended_error =
+        metrics_counter(m, "router_ended_total", "result=\"error\"", "Requests that ended.");
+    r->metrics.n_retries =
+        metrics_counter(m, "router_resumed_total", NULL, "Attempts made again after a fault.");
+    r->metrics.n_requeued = metrics_counter(m, "router_requeued_total", NULL,
+                                            "Requests queued again for want of room.");
+    r->metrics.n_inexact =
+        metrics_counter(m, "router_inexact_total", NULL,
+                        "Requests whose nodes contradicted each other; must stay 0.");
+    r->metrics.waiting =
+        metrics_gauge(m, "num_requests_waiting", NULL, "Requests in the router's queue.");
 }
 
 enum status router_create(const struct router_options *o, struct router **out)

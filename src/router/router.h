@@ -1,8 +1,9 @@
-/* router: makes prefill and decode nodes look like one server. It admits, chooses nodes, journals every token id before it
- * shows it, merges the first token with the continuation by sequence number, and tells the client how it ended.
+/* router: makes prefill and decode nodes look like one server. It admits, chooses nodes, journals
+ * every token id before it shows it, merges the first token with the continuation by sequence
+ * number, and tells the client how it ended.
  *
- * It has no weights and no engine: a vocabulary (for the api and for checking where an answer ends) and links.
- * Threads: the loop's only. */
+ * It has no weights and no engine: a vocabulary (for the api and for checking where an answer ends)
+ * and links. Threads: the loop's only. */
 #ifndef BATON_ROUTER_ROUTER_H
 #define BATON_ROUTER_ROUTER_H
 
@@ -24,9 +25,9 @@ struct router_options {
     uint8_t tokenizer_digest[REQUEST_DIGEST_BYTES];
     uint32_t max_context_tokens; /* what the model's file says; nodes may allow less */
     struct peer_limits limits;
-    uint32_t max_waiting;        /* requests queued here; more are refused */
-    uint64_t max_journal_bytes;  /* of all requests; more are refused */
-    uint32_t queue_timeout_ms;   /* a request that no node took for so long ends */
+    uint32_t max_waiting;       /* requests queued here; more are refused */
+    uint64_t max_journal_bytes; /* of all requests; more are refused */
+    uint32_t queue_timeout_ms;  /* a request that no node took for so long ends */
 };
 enum status router_create(const struct router_options *o, struct router **out) WARN_UNUSED;
 void router_destroy(struct router **r);
@@ -42,14 +43,16 @@ struct candidate {
     const uint8_t *model_digest, *numerics_digest; /* together with geometry: the cell */
     uint32_t max_context_tokens;
     uint32_t n_slots, n_total_pages;
-    uint32_t n_assigned;          /* requests that this router has given it */
-    uint64_t n_assigned_tokens;   /* their prompt tokens still to be prefilled, or tokens held */
+    uint32_t n_assigned;        /* requests that this router has given it */
+    uint64_t n_assigned_tokens; /* their prompt tokens still to be prefilled, or tokens held */
     uint32_t n_running, n_waiting, n_free_pages; /* as it last said */
     bool draining;
 };
-/* The prefill node with the least work before it, among those that have a decode node of their cell with room for
- * n_tokens; decode_order: that cell's decode nodes, best first. -1: nobody can serve it now. */
-int choose_nodes(const struct candidate *prefill, uint32_t n_prefill, const struct candidate *decode, uint32_t n_decode,
-                 uint32_t n_tokens, uint32_t *decode_order, uint32_t *n_order);
+/* The prefill node with the least work before it, among those that have a decode node of their cell
+ * with room for n_tokens; decode_order: that cell's decode nodes, best first. -1: nobody can serve
+ * it now. */
+int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
+                 const struct candidate *decode, uint32_t n_decode, uint32_t n_tokens,
+                 uint32_t *decode_order, uint32_t *n_order);
 
 #endif

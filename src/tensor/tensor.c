@@ -8,8 +8,8 @@ bool dtype_known(uint32_t id)
 const char *dtype_name(enum dtype t)
 {
     switch ((uint32_t)t) {
-#define X(name, id, values, bytes)                                                                                     \
-    case id:                                                                                                           \
+#define X(name, id, values, bytes)                                                                 \
+    case id:                                                                                       \
         return #name;
         DTYPE_TABLE(X)
 #undef X
@@ -20,8 +20,8 @@ const char *dtype_name(enum dtype t)
 uint32_t dtype_block_values(enum dtype t)
 {
     switch ((uint32_t)t) {
-#define X(name, id, values, bytes)                                                                                     \
-    case id:                                                                                                           \
+#define X(name, id, values, bytes)                                                                 \
+    case id:                                                                                       \
         return values;
         DTYPE_TABLE(X)
 #undef X
@@ -32,8 +32,8 @@ uint32_t dtype_block_values(enum dtype t)
 uint32_t dtype_block_bytes(enum dtype t)
 {
     switch ((uint32_t)t) {
-#define X(name, id, values, bytes)                                                                                     \
-    case id:                                                                                                           \
+#define X(name, id, values, bytes)                                                                 \
+    case id:                                                                                       \
         return bytes;
         DTYPE_TABLE(X)
 #undef X

@@ -1,4 +1,5 @@
-/* tensor: data types, block layouts and the geometry of pages and slabs. Plain data; no arithmetic on values. */
+/* tensor: data types, block layouts and the geometry of pages and slabs. Plain data; no arithmetic
+ * on values. */
 #ifndef BATON_TENSOR_TENSOR_H
 #define BATON_TENSOR_TENSOR_H
 
@@ -9,16 +10,16 @@
 #define TENSOR_MAX_DIMS 4
 
 /* Values are GGUF's type ids. name, id, values in a block, bytes of a block */
-#define DTYPE_TABLE(X)                                                                                                 \
-    X(F32, 0, 1, 4)                                                                                                    \
-    X(F16, 1, 1, 2)                                                                                                    \
-    X(Q4_0, 2, 32, 18)                                                                                                 \
-    X(Q4_1, 3, 32, 20)                                                                                                 \
-    X(Q5_0, 6, 32, 22)                                                                                                 \
-    X(Q8_0, 8, 32, 34)                                                                                                 \
-    X(Q4_K, 12, 256, 144)                                                                                              \
-    X(Q5_K, 13, 256, 176)                                                                                              \
-    X(Q6_K, 14, 256, 210)                                                                                              \
+#define DTYPE_TABLE(X)                                                                             \
+    X(F32, 0, 1, 4)                                                                                \
+    X(F16, 1, 1, 2)                                                                                \
+    X(Q4_0, 2, 32, 18)                                                                             \
+    X(Q4_1, 3, 32, 20)                                                                             \
+    X(Q5_0, 6, 32, 22)                                                                             \
+    X(Q8_0, 8, 32, 34)                                                                             \
+    X(Q4_K, 12, 256, 144)                                                                          \
+    X(Q5_K, 13, 256, 176)                                                                          \
+    X(Q6_K, 14, 256, 210)                                                                          \
     X(BF16, 30, 1, 2)
 
 enum dtype {
@@ -34,12 +35,14 @@ const char *dtype_name(enum dtype t);
 uint32_t dtype_block_values(enum dtype t);
 uint32_t dtype_block_bytes(enum dtype t);
 
-/* A page holds this many tokens of one sequence, in every layer. Part of the wire format and of page names. */
+/* A page holds this many tokens of one sequence, in every layer. Part of the wire format and of
+ * page names. */
 #define PAGE_TOKENS 32
 
-/* What a page looks like for one model. One layer of one page is a slab: K [n_kv_heads][head_dim][PAGE_TOKENS], then
- * V [n_kv_heads][PAGE_TOKENS][head_dim], both f16. K has tokens innermost since keys are the lanes of q.K, V has dims
- * innermost since dims are the lanes of p.V; so attention reads a page straight. */
+/* What a page looks like for one model. One layer of one page is a slab: K
+ * [n_kv_heads][head_dim][PAGE_TOKENS], then V [n_kv_heads][PAGE_TOKENS][head_dim], both f16. K has
+ * tokens innermost since keys are the lanes of q.K, V has dims innermost since dims are the lanes
+ * of p.V; so attention reads a page straight. */
 struct kv_geometry {
     uint32_t n_layers;
     uint32_t n_kv_heads;

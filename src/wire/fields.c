@@ -17,7 +17,8 @@ static enum status absent(const struct wire_reader *r, const char *field, bool r
     return required ? fail(STATUS_BAD_MESSAGE, "%s: %s is missing", r->name, field) : STATUS_OK;
 }
 
-enum status read_i64(const struct wire_reader *r, const json_t *object, const char *field, bool required, int64_t *out)
+enum status read_i64(const struct wire_reader *r, const json_t *object, const char *field,
+                     bool required, int64_t *out)
 {
     const json_t *v = json_object_get(object, field);
 
@@ -29,7 +30,8 @@ enum status read_i64(const struct wire_reader *r, const json_t *object, const ch
     return STATUS_OK;
 }
 
-enum status read_u32(const struct wire_reader *r, const json_t *object, const char *field, bool required, uint32_t *out)
+enum status read_u32(const struct wire_reader *r, const json_t *object, const char *field,
+                     bool required, uint32_t *out)
 {
     int64_t v = *out;
 
@@ -45,7 +47,8 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-enum status read_hex64(const struct wire_reader *r, const json_t *object, const char *field, bool required, uint64_t *out)
+enum status read_hex64(const struct wire_reader *r, const json_t *object, const char *field,
+                       bool required, uint64_t *out)
 {
     const json_t *v = json_object_get(object, field);
     uint64_t n = 0;
@@ -63,7 +66,8 @@ enum status read_hex64(const struct wire_reader *r, const json_t *object, const 
     return STATUS_OK;
 }
 
-enum status read_double(const struct wire_reader *r, const json_t *object, const char *field, double *out)
+enum status read_double(const struct wire_reader *r, const json_t *object, const char *field,
+                        double *out)
 {
     const json_t *v = json_object_get(object, field);
 
@@ -75,7 +79,8 @@ enum status read_double(const struct wire_reader *r, const json_t *object, const
     return STATUS_OK;
 }
 
-enum status read_bool(const struct wire_reader *r, const json_t *object, const char *field, bool *out)
+enum status read_bool(const struct wire_reader *r, const json_t *object, const char *field,
+                      bool *out)
 {
     const json_t *v = json_object_get(object, field);
 
@@ -87,19 +92,22 @@ enum status read_bool(const struct wire_reader *r, const json_t *object, const c
     return STATUS_OK;
 }
 
-enum status read_string(const struct wire_reader *r, const json_t *object, const char *field, bool required, char *out, size_t size)
+enum status read_string(const struct wire_reader *r, const json_t *object, const char *field,
+                        bool required, char *out, size_t size)
 {
     const json_t *v = json_object_get(object, field);
 
     if (!v)
         return absent(r, field, required);
-    if (!json_is_string(v) || json_string_length(v) >= size || strlen(json_string_value(v)) != json_string_length(v))
+    if (!json_is_string(v) || json_string_length(v) >= size ||
+        strlen(json_string_value(v)) != json_string_length(v))
         return wrong(r, field, "a short string");
     memcpy(out, json_string_value(v), json_string_length(v) + 1);
     return STATUS_OK;
 }
 
-enum status read_node_id(const struct wire_reader *r, const json_t *object, const char *field, char out[NODE_ID_BYTES])
+enum status read_node_id(const struct wire_reader *r, const json_t *object, const char *field,
+                         char out[NODE_ID_BYTES])
 {
     const json_t *v = json_object_get(object, field);
 
@@ -109,7 +117,8 @@ enum status read_node_id(const struct wire_reader *r, const json_t *object, cons
     return STATUS_OK;
 }
 
-enum status read_digest(const struct wire_reader *r, const json_t *object, const char *field, uint8_t out[REQUEST_DIGEST_BYTES])
+enum status read_digest(const struct wire_reader *r, const json_t *object, const char *field,
+                        uint8_t out[REQUEST_DIGEST_BYTES])
 {
     const json_t *v = json_object_get(object, field);
     uint8_t digest[REQUEST_DIGEST_BYTES];
@@ -127,7 +136,8 @@ enum status read_digest(const struct wire_reader *r, const json_t *object, const
     return STATUS_OK;
 }
 
-enum status read_key(const struct wire_reader *r, const json_t *object, struct request_key *out, uint32_t *attempt)
+enum status read_key(const struct wire_reader *r, const json_t *object, struct request_key *out,
+                     uint32_t *attempt)
 {
     const json_t *v = json_object_get(object, "key");
     struct request_key key = {0};
@@ -144,7 +154,8 @@ enum status read_key(const struct wire_reader *r, const json_t *object, struct r
     return STATUS_OK;
 }
 
-enum status read_status(const struct wire_reader *r, const json_t *object, const char *field, enum status *out)
+enum status read_status(const struct wire_reader *r, const json_t *object, const char *field,
+                        enum status *out)
 {
     const json_t *v = json_object_get(object, field);
 
@@ -161,8 +172,9 @@ static enum status take(struct wire_reader *r, uint64_t n, uint64_t size, const 
     uint64_t bytes;
 
     if (!mul_u64(n, size, &bytes) || bytes > r->tail_left)
-        return fail(STATUS_BAD_MESSAGE, "%s: the tail ends early (%u bytes are left, %llu items are announced)", r->name,
-                    r->tail_left, (unsigned long long)n);
+        return fail(STATUS_BAD_MESSAGE,
+                    "%s: the tail ends early (%u bytes are left, %llu items are announced)",
+                    r->name, r->tail_left, (unsigned long long)n);
     *out = r->tail;
     r->tail += bytes;
     r->tail_left -= (uint32_t)bytes;
@@ -202,7 +214,8 @@ static enum status read_f32s(struct wire_reader *r, struct arena *a, uint64_t n,
     return STATUS_OK;
 }
 
-enum status read_logprobs(struct wire_reader *r, const json_t *object, struct arena *a, uint32_t n, bool *has, struct logprob_rows *out)
+enum status read_logprobs(struct wire_reader *r, const json_t *object, struct arena *a, uint32_t n,
+                          bool *has, struct logprob_rows *out)
 {
     uint32_t *ids;
 
@@ -270,7 +283,8 @@ void append_f32s(struct buffer *b, const float *v, size_t n)
     }
 }
 
-void append_logprobs(json_t *object, struct buffer *tail, const struct logprob_rows *rows, uint32_t n)
+void append_logprobs(json_t *object, struct buffer *tail, const struct logprob_rows *rows,
+                     uint32_t n)
 {
     json_object_set_new(object, "n_top", json_integer(rows->n_top));
     append_f32s(tail, rows->value, n);

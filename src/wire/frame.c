@@ -6,8 +6,8 @@
 const char *wire_type_name(uint32_t type)
 {
     switch (type) {
-#define X(name, text, number)                                                                                          \
-    case number:                                                                                                       \
+#define X(name, text, number)                                                                      \
+    case number:                                                                                   \
         return text;
         WIRE_TYPE_TABLE(X)
 #undef X
@@ -33,13 +33,14 @@ enum status wire_frame_parse(const uint8_t *bytes, size_t len, struct wire_frame
         return STATUS_OK;
     const uint32_t frame_len = get_u32(bytes);
     if (frame_len < WIRE_FRAME_HEADER_BYTES - 4 || frame_len > WIRE_FRAME_BYTES_MAX)
-        return fail(STATUS_BAD_FRAME, "a frame of %u bytes, %d to %u are possible", frame_len, WIRE_FRAME_HEADER_BYTES - 4,
-                    WIRE_FRAME_BYTES_MAX);
+        return fail(STATUS_BAD_FRAME, "a frame of %u bytes, %d to %u are possible", frame_len,
+                    WIRE_FRAME_HEADER_BYTES - 4, WIRE_FRAME_BYTES_MAX);
     if (len < WIRE_FRAME_HEADER_BYTES)
         return STATUS_OK;
     const uint32_t json_len = get_u32(bytes + 8);
     if (json_len > frame_len - (WIRE_FRAME_HEADER_BYTES - 4))
-        return fail(STATUS_BAD_FRAME, "a frame of %u bytes says it has %u bytes of JSON", frame_len, json_len);
+        return fail(STATUS_BAD_FRAME, "a frame of %u bytes says it has %u bytes of JSON", frame_len,
+                    json_len);
     if (bytes[6] || bytes[7])
         return fail(STATUS_BAD_FRAME, "a frame's reserved bytes are not zero");
     if (len - 4 < frame_len)
@@ -55,16 +56,18 @@ enum status wire_frame_parse(const uint8_t *bytes, size_t len, struct wire_frame
     return STATUS_OK;
 }
 
-enum status write_frame_text(struct buffer *out, enum wire_type type, const char *json, size_t json_len, const struct buffer *tail)
+enum status write_frame_text(struct buffer *out, enum wire_type type, const char *json,
+                             size_t json_len, const struct buffer *tail)
 {
-    const size_t tail_len = tail ? tail->len : 0, len = WIRE_FRAME_HEADER_BYTES - 4 + json_len + tail_len;
+    const size_t tail_len = tail ? tail->len : 0,
+                 len = WIRE_FRAME_HEADER_BYTES - 4 + json_len + tail_len;
     uint8_t header[WIRE_FRAME_HEADER_BYTES] = {0};
 
     if (tail)
         TRY(buffer_status(tail));
     if (len > WIRE_FRAME_BYTES_MAX)
-        return fail(STATUS_TOO_LARGE, "%s would take a frame of %zu bytes, %u are possible", wire_type_name(type), len,
-                    WIRE_FRAME_BYTES_MAX);
+        return fail(STATUS_TOO_LARGE, "%s would take a frame of %zu bytes, %u are possible",
+                    wire_type_name(type), len, WIRE_FRAME_BYTES_MAX);
     put_u32(header, (uint32_t)len);
     header[4] = (uint8_t)type;
     header[5] = (uint8_t)(type >> 8);
@@ -76,14 +79,17 @@ enum status write_frame_text(struct buffer *out, enum wire_type type, const char
     return buffer_status(out);
 }
 
-enum status write_frame(struct buffer *out, enum wire_type type, json_t *root, const struct buffer *tail)
+enum status write_frame(struct buffer *out, enum wire_type type, json_t *root,
+                        const struct buffer *tail)
 {
     char *json = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     enum status status;
 
     json_decref(root);
     if (!json)
-        return fail(STATUS_BAD_MESSAGE, "%s cannot be written: a string is not UTF-8, or memory is out", wire_type_name(type));
+        return fail(STATUS_BAD_MESSAGE,
+                    "%s cannot be written: a string is not UTF-8, or memory is out",
+                    wire_type_name(type));
     status = write_frame_text(out, type, json, strlen(json), tail);
     free(json);
     return status;
@@ -93,9 +99,11 @@ enum status reader_open(const struct wire_frame *f, enum wire_type type, struct 
 {
     json_error_t error;
 
-    *r = (struct wire_reader){.name = wire_type_name(type), .tail = f->tail, .tail_left = f->tail_len};
+    *r = (struct wire_reader){
+        .name = wire_type_name(type), .tail = f->tail, .tail_left = f->tail_len};
     if (f->type != type)
-        return fail(STATUS_BAD_MESSAGE, "a %s where a %s was expected", wire_type_name(f->type), r->name);
+        return fail(STATUS_BAD_MESSAGE, "a %s where a %s was expected", wire_type_name(f->type),
+                    r->name);
     r->root = json_loadb(f->json, f->json_len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!r->root)
         return fail(STATUS_BAD_MESSAGE, "%s: %s", r->name, error.text);

@@ -60,7 +60,8 @@ static enum status read_model(const struct wire_reader *r, struct wire_hello *m)
     TRY(read_u32(r, kv, "page_tokens", true, &page_tokens));
     TRY(read_u32(r, kv, "type", true, &m->kv_type));
     if (page_tokens != PAGE_TOKENS)
-        return fail(STATUS_CELL_MISMATCH, "%s: pages of %u tokens, ours have %d", r->name, page_tokens, PAGE_TOKENS);
+        return fail(STATUS_CELL_MISMATCH, "%s: pages of %u tokens, ours have %d", r->name,
+                    page_tokens, PAGE_TOKENS);
     TRY(read_u32(r, r->root, "max_context_tokens", true, &m->max_context_tokens));
     TRY(read_u32(r, r->root, "n_slots", false, &m->n_slots));
     TRY(read_u32(r, r->root, "n_pages", false, &m->n_pages));
@@ -100,13 +101,16 @@ enum status wire_decode_hello(const struct wire_frame *f, struct wire_hello *out
 enum status wire_hello_match(const struct wire_hello *a, const struct wire_hello *b)
 {
     if (a->version_max < b->version_min || b->version_max < a->version_min)
-        return fail(STATUS_VERSION_MISMATCH, "we speak versions %u to %u, %s speaks %u to %u", a->version_min, a->version_max,
-                    b->node_id, b->version_min, b->version_max);
+        return fail(STATUS_VERSION_MISMATCH, "we speak versions %u to %u, %s speaks %u to %u",
+                    a->version_min, a->version_max, b->node_id, b->version_min, b->version_max);
     if (*b->expect_role && strcmp(b->expect_role, a->role))
-        return fail(STATUS_CELL_MISMATCH, "%s expects a %s node, this is a %s node", b->node_id, b->expect_role, a->role);
+        return fail(STATUS_CELL_MISMATCH, "%s expects a %s node, this is a %s node", b->node_id,
+                    b->expect_role, a->role);
     if (*a->expect_role && strcmp(a->expect_role, b->role))
-        return fail(STATUS_CELL_MISMATCH, "%s is a %s node, a %s node was expected", b->node_id, b->role, a->expect_role);
-    if (a->has_tokenizer && b->has_tokenizer && memcmp(a->tokenizer_digest, b->tokenizer_digest, REQUEST_DIGEST_BYTES))
+        return fail(STATUS_CELL_MISMATCH, "%s is a %s node, a %s node was expected", b->node_id,
+                    b->role, a->expect_role);
+    if (a->has_tokenizer && b->has_tokenizer &&
+        memcmp(a->tokenizer_digest, b->tokenizer_digest, REQUEST_DIGEST_BYTES))
         return fail(STATUS_CELL_MISMATCH, "%s has another tokenizer or chat template", b->node_id);
     if (!a->has_model || !b->has_model)
         return STATUS_OK;
@@ -117,8 +121,8 @@ enum status wire_hello_match(const struct wire_hello *a, const struct wire_hello
     if (memcmp(&a->kv, &b->kv, sizeof a->kv) || a->kv_type != b->kv_type)
         return fail(STATUS_CELL_MISMATCH, "%s has another KV geometry", b->node_id);
     if (a->max_context_tokens != b->max_context_tokens)
-        return fail(STATUS_CELL_MISMATCH, "%s has a context of %u tokens, ours is %u (-c)", b->node_id, b->max_context_tokens,
-                    a->max_context_tokens);
+        return fail(STATUS_CELL_MISMATCH, "%s has a context of %u tokens, ours is %u (-c)",
+                    b->node_id, b->max_context_tokens, a->max_context_tokens);
     return STATUS_OK;
 }
 
@@ -158,7 +162,8 @@ enum status wire_decode_notice(const struct wire_frame *f, struct wire_notice *o
     return STATUS_OK;
 }
 
-enum status wire_encode_node_stats(struct buffer *out, enum wire_type type, const struct wire_node_stats *m)
+enum status wire_encode_node_stats(struct buffer *out, enum wire_type type,
+                                   const struct wire_node_stats *m)
 {
     json_t *o = json_object();
 

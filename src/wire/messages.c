@@ -42,7 +42,8 @@ static json_t *resume_json(const struct resume *m, struct buffer *tail)
     json_object_set_new(o, "ignore_eos", json_boolean(m->ignore_eos));
     if (m->has_tenant)
         json_object_set_new(o, "tenant_salt", digest_json(m->tenant_salt));
-    json_object_set_new(o, "deadline_ms", json_integer((json_int_t)MIN(m->deadline_ms, (uint64_t)INT64_MAX)));
+    json_object_set_new(o, "deadline_ms",
+                        json_integer((json_int_t)MIN(m->deadline_ms, (uint64_t)INT64_MAX)));
     append_u32s(tail, m->prompt_ids, m->n_prompt);
     append_u32s(tail, m->generated_ids, m->n_generated);
     for (uint32_t i = 0; i < m->n_logit_bias; i++) {
@@ -52,7 +53,8 @@ static json_t *resume_json(const struct resume *m, struct buffer *tail)
     return o;
 }
 
-static enum status read_float(const struct wire_reader *r, const json_t *o, const char *field, float *out)
+static enum status read_float(const struct wire_reader *r, const json_t *o, const char *field,
+                              float *out)
 {
     double v = *out;
 
@@ -78,7 +80,8 @@ static enum status read_sampling(const struct wire_reader *r, const json_t *o, s
     return STATUS_OK;
 }
 
-static enum status read_text(const struct wire_reader *r, struct arena *a, const json_t *v, const char *field, struct byte_string *out)
+static enum status read_text(const struct wire_reader *r, struct arena *a, const json_t *v,
+                             const char *field, struct byte_string *out)
 {
     if (!json_is_string(v))
         return fail(STATUS_BAD_MESSAGE, "%s: %s is not a string", r->name, field);
@@ -87,12 +90,14 @@ static enum status read_text(const struct wire_reader *r, struct arena *a, const
     return out->bytes ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
-static enum status read_stops(const struct wire_reader *r, struct arena *a, const json_t *stops, struct resume *m)
+static enum status read_stops(const struct wire_reader *r, struct arena *a, const json_t *stops,
+                              struct resume *m)
 {
     if (!stops)
         return STATUS_OK;
     if (!json_is_array(stops) || json_array_size(stops) > REQUEST_MAX_STOPS)
-        return fail(STATUS_BAD_MESSAGE, "%s: stops is not an array of at most %d strings", r->name, REQUEST_MAX_STOPS);
+        return fail(STATUS_BAD_MESSAGE, "%s: stops is not an array of at most %d strings", r->name,
+                    REQUEST_MAX_STOPS);
     m->n_stops = (uint32_t)json_array_size(stops);
     m->stops = arena_alloc(a, m->n_stops, sizeof *m->stops);
     if (!m->stops)
@@ -102,13 +107,15 @@ static enum status read_stops(const struct wire_reader *r, struct arena *a, cons
     return STATUS_OK;
 }
 
-static enum status read_wish(const struct wire_reader *r, const json_t *o, const char *field, int32_t *out)
+static enum status read_wish(const struct wire_reader *r, const json_t *o, const char *field,
+                             int32_t *out)
 {
     int64_t v = -1;
 
     TRY(read_i64(r, o, field, false, &v));
     if (v < -1 || v > REQUEST_MAX_LOGPROBS)
-        return fail(STATUS_BAD_MESSAGE, "%s: %s is outside -1 to %d", r->name, field, REQUEST_MAX_LOGPROBS);
+        return fail(STATUS_BAD_MESSAGE, "%s: %s is outside -1 to %d", r->name, field,
+                    REQUEST_MAX_LOGPROBS);
     *out = (int32_t)v;
     return STATUS_OK;
 }
@@ -118,8 +125,8 @@ static enum status read_bias(struct wire_reader *r, struct arena *a, struct resu
     uint32_t *pairs;
 
     if (m->n_logit_bias > REQUEST_MAX_LOGIT_BIAS)
-        return fail(STATUS_BAD_MESSAGE, "%s: %u entries of logit_bias, at most %d are possible", r->name, m->n_logit_bias,
-                    REQUEST_MAX_LOGIT_BIAS);
+        return fail(STATUS_BAD_MESSAGE, "%s: %u entries of logit_bias, at most %d are possible",
+                    r->name, m->n_logit_bias, REQUEST_MAX_LOGIT_BIAS);
     TRY(read_u32s(r, a, 2 * (uint64_t)m->n_logit_bias, &pairs));
     m->logit_bias = arena_alloc(a, m->n_logit_bias, sizeof *m->logit_bias);
     if (!m->logit_bias)
@@ -176,7 +183,8 @@ static json_t *request_json(const struct wire_prefill_request *m, struct buffer 
     return o;
 }
 
-static enum status read_request(struct wire_reader *r, struct arena *a, struct wire_prefill_request *m)
+static enum status read_request(struct wire_reader *r, struct arena *a,
+                                struct wire_prefill_request *m)
 {
     char request_id[129] = "";
 
@@ -206,7 +214,8 @@ enum status wire_encode_prefill_request(struct buffer *out, const struct wire_pr
     return status;
 }
 
-static enum status read_targets(const struct wire_reader *r, struct arena *a, struct wire_prefill_request *m)
+static enum status read_targets(const struct wire_reader *r, struct arena *a,
+                                struct wire_prefill_request *m)
 {
     const json_t *targets = json_object_get(r->root, "decode_targets");
 
@@ -214,7 +223,8 @@ static enum status read_targets(const struct wire_reader *r, struct arena *a, st
     if (!targets)
         return STATUS_OK;
     if (!json_is_array(targets) || json_array_size(targets) > 64)
-        return fail(STATUS_BAD_MESSAGE, "%s: decode_targets is not an array of at most 64 node ids", r->name);
+        return fail(STATUS_BAD_MESSAGE, "%s: decode_targets is not an array of at most 64 node ids",
+                    r->name);
     m->n_decode_targets = (uint32_t)json_array_size(targets);
     m->decode_targets = arena_alloc(a, m->n_decode_targets, sizeof *m->decode_targets);
     if (!m->decode_targets)
@@ -228,7 +238,8 @@ static enum status read_targets(const struct wire_reader *r, struct arena *a, st
     return STATUS_OK;
 }
 
-enum status wire_decode_prefill_request(const struct wire_frame *f, struct arena *a, struct wire_prefill_request *out)
+enum status wire_decode_prefill_request(const struct wire_frame *f, struct arena *a,
+                                        struct wire_prefill_request *out)
 {
     struct wire_prefill_request m = {0};
     struct wire_reader r;
@@ -254,7 +265,8 @@ enum status wire_encode_decode_meta(struct buffer *out, const struct wire_decode
     return status;
 }
 
-enum status wire_decode_decode_meta(const struct wire_frame *f, struct arena *a, struct wire_decode_meta *out)
+enum status wire_decode_decode_meta(const struct wire_frame *f, struct arena *a,
+                                    struct wire_decode_meta *out)
 {
     struct wire_decode_meta m = {0};
     struct wire_reader r;
@@ -320,7 +332,8 @@ enum status wire_encode_handoff_commit(struct buffer *out, const struct wire_han
     return status;
 }
 
-static enum status read_commit(struct wire_reader *r, struct arena *a, struct wire_handoff_commit *m)
+static enum status read_commit(struct wire_reader *r, struct arena *a,
+                               struct wire_handoff_commit *m)
 {
     TRY(read_key(r, r->root, &m->key, &m->attempt));
     TRY(read_hex64(r, r->root, "handle", true, &m->handle));
@@ -331,7 +344,8 @@ static enum status read_commit(struct wire_reader *r, struct arena *a, struct wi
     return read_logprobs(r, r->root, a, 1, &m->has_logprobs, &m->row);
 }
 
-enum status wire_decode_handoff_commit(const struct wire_frame *f, struct arena *a, struct wire_handoff_commit *out)
+enum status wire_decode_handoff_commit(const struct wire_frame *f, struct arena *a,
+                                       struct wire_handoff_commit *out)
 {
     struct wire_handoff_commit m = {0};
     struct wire_reader r;
@@ -373,7 +387,8 @@ static enum status read_handles(struct wire_reader *r, struct arena *a, struct w
     return STATUS_OK;
 }
 
-enum status wire_decode_handles(const struct wire_frame *f, struct arena *a, struct wire_handles *out)
+enum status wire_decode_handles(const struct wire_frame *f, struct arena *a,
+                                struct wire_handles *out)
 {
     struct wire_handles m = {0};
     struct wire_reader r;

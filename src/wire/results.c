@@ -43,9 +43,11 @@ static json_t *entry_json(const struct wire_result *m, struct buffer *tail)
     if (*m->decode_node)
         json_object_set_new(o, "decode_node", json_string(m->decode_node));
     if (m->n_ids) {
-        json_object_set_new(o, m->phase == WIRE_PHASE_PROMPT_LOGPROBS ? "start_position" : "start_sequence",
-                            json_integer(m->start));
-        json_object_set_new(o, m->phase == WIRE_PHASE_PROMPT_LOGPROBS ? "n_rows" : "n_token_ids", json_integer(m->n_ids));
+        json_object_set_new(
+            o, m->phase == WIRE_PHASE_PROMPT_LOGPROBS ? "start_position" : "start_sequence",
+            json_integer(m->start));
+        json_object_set_new(o, m->phase == WIRE_PHASE_PROMPT_LOGPROBS ? "n_rows" : "n_token_ids",
+                            json_integer(m->n_ids));
         if (m->phase != WIRE_PHASE_PROMPT_LOGPROBS)
             append_u32s(tail, m->ids, m->n_ids);
         if (m->has_logprobs)
@@ -140,7 +142,8 @@ static enum status read_end(const struct wire_reader *r, const json_t *o, struct
     return read_string(r, o, "message", false, m->message, sizeof m->message);
 }
 
-static enum status read_entry(struct wire_reader *r, const json_t *o, struct arena *a, struct wire_result *m)
+static enum status read_entry(struct wire_reader *r, const json_t *o, struct arena *a,
+                              struct wire_result *m)
 {
     const json_t *text = json_object_get(o, "tokens");
     uint32_t *ids = NULL;
@@ -155,8 +158,8 @@ static enum status read_entry(struct wire_reader *r, const json_t *o, struct are
     TRY(read_u32(r, o, rows_only ? "start_position" : "start_sequence", false, &m->start));
     TRY(read_u32(r, o, rows_only ? "n_rows" : "n_token_ids", false, &m->n_ids));
     if (m->n_ids > r->tail_left / 4)
-        return fail(STATUS_BAD_MESSAGE, "%s: %u ids are announced, the frame has room for %u", r->name, m->n_ids,
-                    r->tail_left / 4);
+        return fail(STATUS_BAD_MESSAGE, "%s: %u ids are announced, the frame has room for %u",
+                    r->name, m->n_ids, r->tail_left / 4);
     if (!rows_only)
         TRY(read_u32s(r, a, m->n_ids, &ids));
     m->ids = ids;
@@ -171,7 +174,8 @@ static enum status read_entry(struct wire_reader *r, const json_t *o, struct are
     return read_end(r, o, m);
 }
 
-enum status wire_decode_results(const struct wire_frame *f, struct arena *a, struct wire_result **out, uint32_t *n)
+enum status wire_decode_results(const struct wire_frame *f, struct arena *a,
+                                struct wire_result **out, uint32_t *n)
 {
     struct wire_result *entries = NULL;
     struct wire_reader r;

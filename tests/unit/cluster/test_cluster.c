@@ -1,5 +1,6 @@
-/* The role loops inside one process, on one loop, over the in-memory transport: a router, two prefill and two decode nodes
- * with a tiny random model, against a single node. Links are cut and nodes destroyed at many moments. */
+/* The role loops inside one process, on one loop, over the in-memory transport: a router, two
+ * prefill and two decode nodes with a tiny random model, against a single node. Links are cut and
+ * nodes destroyed at many moments. */
 #include "base/log.h"
 #include "node/node.h"
 
@@ -49,7 +50,8 @@ static void on_event(void *context, const struct token_event *e)
     }
 }
 
-static struct node *make_node(struct cluster *c, uint32_t index, enum node_role role, const char *id, uint32_t n_pages)
+static struct node *make_node(struct cluster *c, uint32_t index, enum node_role role,
+                              const char *id, uint32_t n_pages)
 {
     struct node_options o = {.role = role,
                              .node_id = id,
@@ -77,7 +79,8 @@ static struct node *make_node(struct cluster *c, uint32_t index, enum node_role 
     return n;
 }
 
-static void print_stat(void *context, const char *scope, const char *name, const char *text, double number)
+static void print_stat(void *context, const char *scope, const char *name, const char *text,
+                       double number)
 {
     if (number != 0)
         print_message("  %s.%s %g\n", scope, name, number);
@@ -86,7 +89,8 @@ static void print_stat(void *context, const char *scope, const char *name, const
 /* What is stuck, when something is. */
 static void print_state(struct cluster *c)
 {
-    struct node *const nodes[] = {c->prefill[0], c->prefill[1], c->decode[0], c->decode[1], c->single};
+    struct node *const nodes[] = {c->prefill[0], c->prefill[1], c->decode[0], c->decode[1],
+                                  c->single};
 
     for (size_t i = 0; i < 5; i++)
         if (nodes[i]) {
@@ -119,7 +123,8 @@ static bool is_ready(struct cluster *c, void *context)
     struct service *s = router_service(c->router);
     uint32_t n_links = 0;
 
-    for (struct peer_link *i = peer_hub_next(router_hub(c->router), NULL); i; i = peer_hub_next(router_hub(c->router), i))
+    for (struct peer_link *i = peer_hub_next(router_hub(c->router), NULL); i;
+         i = peer_hub_next(router_hub(c->router), i))
         n_links++;
     return n_links == 4 && s->ops->readiness(s) == STATUS_OK &&
            node_service(c->prefill[0])->ops->readiness(node_service(c->prefill[0])) == STATUS_OK &&
@@ -129,10 +134,16 @@ static bool is_ready(struct cluster *c, void *context)
 static void link_all(struct cluster *c)
 {
     for (int p = 0; p < 2; p++) {
-        assert_int_equal(peer_hub_join(router_hub(c->router), node_hub(c->prefill[p]), "prefill", false), STATUS_OK);
-        assert_int_equal(peer_hub_join(router_hub(c->router), node_hub(c->decode[p]), "decode", false), STATUS_OK);
+        assert_int_equal(
+            peer_hub_join(router_hub(c->router), node_hub(c->prefill[p]), "prefill", false),
+            STATUS_OK);
+        assert_int_equal(
+            peer_hub_join(router_hub(c->router), node_hub(c->decode[p]), "decode", false),
+            STATUS_OK);
         for (int d = 0; d < 2; d++)
-            assert_int_equal(peer_hub_join(node_hub(c->prefill[p]), node_hub(c->decode[d]), "decode", true), STATUS_OK);
+            assert_int_equal(
+                peer_hub_join(node_hub(c->prefill[p]), node_hub(c->decode[d]), "decode", true),
+                STATUS_OK);
     }
     turn_until(c, is_ready, NULL);
 }
@@ -160,7 +171,8 @@ static void open_cluster(struct cluster *c, uint32_t n_decode_pages)
 
 static bool pages_are_back(struct cluster *c, void *context)
 {
-    struct node *const nodes[] = {c->prefill[0], c->prefill[1], c->decode[0], c->decode[1], c->single};
+    struct node *const nodes[] = {c->prefill[0], c->prefill[1], c->decode[0], c->decode[1],
+                                  c->single};
 
     for (size_t i = 0; i < 5; i++)
         if (nodes[i] && node_n_requests(nodes[i]))
@@ -172,7 +184,8 @@ struct held {
     double held, free, cached, total;
 };
 
-static void visit(void *context, const char *scope, const char *name, const char *text, double number)
+static void visit(void *context, const char *scope, const char *name, const char *text,
+                  double number)
 {
     struct held *h = context;
 
@@ -234,7 +247,9 @@ static void submit(struct service *s, uint32_t i, struct client *client)
     struct request *r = case_request(i);
 
     *client = (struct client){0};
-    assert_int_equal(s->ops->submit(s, r, (struct request_sink){.event = on_event, .context = client}, &client->ticket),
+    assert_int_equal(s->ops->submit(s, r,
+                                    (struct request_sink){.event = on_event, .context = client},
+                                    &client->ticket),
                      STATUS_OK);
 }
 
@@ -311,7 +326,8 @@ static void test_split_is_single(void **state)
     close_cluster(c);
 }
 
-/* Room for one large request at a time: opens are refused, requests wait, decodes are pre-empted. */
+/* Room for one large request at a time: opens are refused, requests wait, decodes are pre-empted.
+ */
 static void test_scarce_pages(void **state)
 {
     struct cluster *c = *state;
@@ -354,7 +370,8 @@ static void test_cancel(void **state)
     close_cluster(c);
 }
 
-static void relink(struct cluster *c, struct peer_hub *from, struct peer_hub *to, const char *role, bool bulk)
+static void relink(struct cluster *c, struct peer_hub *from, struct peer_hub *to, const char *role,
+                   bool bulk)
 {
     /* the other end learns of the loss in a later turn; until then it refuses a second link */
     for (int i = 0; i < 5; i++)
@@ -375,9 +392,12 @@ static void test_cut_links(void **state)
             submit(router_service(c->router), i, &clients[i]);
         for (uint32_t turns = selftest_random(&seed) % 600; turns > 0; turns--)
             net_loop_turn(c->loop);
-        const uint32_t what = selftest_random(&seed) % 3, which = selftest_random(&seed) % 2, other = selftest_random(&seed) % 2;
+        const uint32_t what = selftest_random(&seed) % 3, which = selftest_random(&seed) % 2,
+                       other = selftest_random(&seed) % 2;
         struct peer_hub *from = what < 2 ? router_hub(c->router) : node_hub(c->prefill[which]);
-        struct peer_hub *to = what == 0 ? node_hub(c->prefill[which]) : what == 1 ? node_hub(c->decode[which]) : node_hub(c->decode[other]);
+        struct peer_hub *to = what == 0   ? node_hub(c->prefill[which])
+                              : what == 1 ? node_hub(c->decode[which])
+                                          : node_hub(c->decode[other]);
         struct peer_link *link = peer_hub_find(from, peer_hub_hello(to)->node_id);
         assert_non_null(link);
         peer_link_close(link, STATUS_PEER_LOST);

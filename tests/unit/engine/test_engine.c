@@ -52,13 +52,13 @@ static void wait_news(struct bench *b)
         ;
 }
 
-#define WAIT_FOR(b, s, v, condition)                                                                                   \
-    do {                                                                                                               \
-        const int64_t end_ms = clock_now_ms() + 60000;                                                                 \
-        for (sequence_get_view((s), &(v)); !(condition); sequence_get_view((s), &(v))) {                               \
-            assert_true(clock_now_ms() < end_ms);                                                                      \
-            wait_news(b);                                                                                              \
-        }                                                                                                              \
+#define WAIT_FOR(b, s, v, condition)                                                               \
+    do {                                                                                           \
+        const int64_t end_ms = clock_now_ms() + 60000;                                             \
+        for (sequence_get_view((s), &(v)); !(condition); sequence_get_view((s), &(v))) {           \
+            assert_true(clock_now_ms() < end_ms);                                                  \
+            wait_news(b);                                                                          \
+        }                                                                                          \
     } while (0)
 
 static struct sequence *start(struct bench *b, struct request *r, enum sequence_purpose purpose)
@@ -132,7 +132,8 @@ static void close_engine(struct bench *b)
 
 static int setup(void **state)
 {
-    static struct bench b = {.waiter = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false}};
+    static struct bench b = {
+        .waiter = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false}};
 
     tiny_world_open(&b.world, 2);
     open_engine(&b, 64, TINY_CHUNK);
@@ -216,24 +217,27 @@ static void test_resumed_is_undisturbed(void **state)
         for (size_t k = 0; k < 4; k++) {
             struct request *r = case_request(i);
             struct answer got;
-            r->resume.generated_ids = arena_memdup(&r->arena, expected[i].ids, at[k], sizeof(uint32_t));
+            r->resume.generated_ids =
+                arena_memdup(&r->arena, expected[i].ids, at[k], sizeof(uint32_t));
             r->resume.n_generated = at[k];
             struct sequence *s = start(b, r, SEQUENCE_WHOLE);
             take(b, &s, &got);
             assert_memory_equal(got.ids, expected[i].ids, sizeof got.ids);
-            assert_memory_equal(got.logprobs + at[k], expected[i].logprobs + at[k], (got.n - at[k]) * sizeof(float));
+            assert_memory_equal(got.logprobs + at[k], expected[i].logprobs + at[k],
+                                (got.n - at[k]) * sizeof(float));
         }
     close_engine(b);
 }
 
-static void copy_slabs(struct engine *from, const kv_page_t *from_pages, struct engine *to, const kv_page_t *to_pages, uint32_t n)
+static void copy_slabs(struct engine *from, const kv_page_t *from_pages, struct engine *to,
+                       const kv_page_t *to_pages, uint32_t n)
 {
     const struct kv_view a = engine_kv_view(from), b = engine_kv_view(to);
 
     for (uint32_t layer = 0; layer < a.geometry.n_layers; layer++)
         for (uint32_t p = 0; p < n; p++)
-            memcpy(kv_slab_address(&b, to_pages[p], layer), kv_slab_address(&a, from_pages[p], layer),
-                   kv_slab_bytes(a.geometry));
+            memcpy(kv_slab_address(&b, to_pages[p], layer),
+                   kv_slab_address(&a, from_pages[p], layer), kv_slab_bytes(a.geometry));
 }
 
 /* Prefilled in one engine, its pages carried to another, decoded there. */
@@ -289,7 +293,8 @@ static void test_kv_bytes(void **state)
     struct answer got;
     take(b, &whole, &got);
     memcpy(ids + n_prompt, got.ids, got.n * sizeof *ids);
-    const uint32_t n = n_prompt + got.n - 1, n_full = n / PAGE_TOKENS; /* pages that the stepwise run filled, now cached */
+    const uint32_t n = n_prompt + got.n - 1,
+                   n_full = n / PAGE_TOKENS; /* pages that the stepwise run filled, now cached */
     struct request *again = tiny_request(n_full * PAGE_TOKENS + 1, 1, 2, 0);
     memcpy(again->resume.prompt_ids, ids, (n_full * PAGE_TOKENS + 1) * sizeof *ids);
     struct sequence *cached = start(b, again, SEQUENCE_PREFILL);
@@ -306,8 +311,8 @@ static void test_kv_bytes(void **state)
     const struct kv_view x = engine_kv_view(stepwise), y = engine_kv_view(b->engine);
     for (uint32_t layer = 0; layer < 3; layer++)
         for (uint32_t p = 0; p < n_full; p++)
-            assert_memory_equal(kv_slab_address(&x, v.pages[p], layer), kv_slab_address(&y, w.pages[p], layer),
-                                kv_slab_bytes(x.geometry));
+            assert_memory_equal(kv_slab_address(&x, v.pages[p], layer),
+                                kv_slab_address(&y, w.pages[p], layer), kv_slab_bytes(x.geometry));
     engine_finish(b->engine, prefilled);
     WAIT_FOR(b, prefilled, w, w.ended);
     sequence_destroy(&prefilled);
@@ -402,10 +407,14 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batched_is_alone),       cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_preempted_is_undisturbed), cmocka_unit_test(test_resumed_is_undisturbed),
-        cmocka_unit_test(test_split_is_whole),         cmocka_unit_test(test_kv_bytes),
-        cmocka_unit_test(test_prompt_rows),            cmocka_unit_test(test_cancel_at_any_time),
+        cmocka_unit_test(test_batched_is_alone),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_preempted_is_undisturbed),
+        cmocka_unit_test(test_resumed_is_undisturbed),
+        cmocka_unit_test(test_split_is_whole),
+        cmocka_unit_test(test_kv_bytes),
+        cmocka_unit_test(test_prompt_rows),
+        cmocka_unit_test(test_cancel_at_any_time),
         cmocka_unit_test(test_refusals),
     };
 

@@ -1,4 +1,5 @@
-/* A tiny random model with its vocabulary and an engine on it, for tests of whatever sits above a model. */
+/* A tiny random model with its vocabulary and an engine on it, for tests of whatever sits above a
+ * model. */
 #ifndef BATON_TESTS_UNIT_SUPPORT_TINY_ENGINE_H
 #define BATON_TESTS_UNIT_SUPPORT_TINY_ENGINE_H
 
@@ -25,8 +26,17 @@ struct tiny_world {
 
 static inline void tiny_world_open(struct tiny_world *w, uint32_t n_threads)
 {
-    const struct tiny t = {.arch = "llama", .matrix = DTYPE_Q4_1, .embedding = DTYPE_Q8_0, .n_layers = 3, .n_embd = 64,
-                           .n_ff = 128, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .n_vocab = N_SMALL_TOKENS, .seed = 7};
+    const struct tiny t = {.arch = "llama",
+                           .matrix = DTYPE_Q4_1,
+                           .embedding = DTYPE_Q8_0,
+                           .n_layers = 3,
+                           .n_embd = 64,
+                           .n_ff = 128,
+                           .n_heads = 4,
+                           .n_kv_heads = 2,
+                           .head_dim = 16,
+                           .n_vocab = N_SMALL_TOKENS,
+                           .seed = 7};
     const struct engine_options eo = {.n_slots = TINY_SLOTS};
     struct gguf *file = tiny_open(&t);
 
@@ -34,7 +44,9 @@ static inline void tiny_world_open(struct tiny_world *w, uint32_t n_threads)
     w->vocabulary = small_vocabulary_load("smollm", NULL);
     assert_non_null(w->vocabulary);
     assert_int_equal(compute_create(n_threads, NULL, &w->compute), STATUS_OK);
-    assert_int_equal(model_load(file, w->compute, TINY_SLOTS + TINY_CHUNK, engine_max_logit_rows(&eo), &w->model), STATUS_OK);
+    assert_int_equal(model_load(file, w->compute, TINY_SLOTS + TINY_CHUNK,
+                                engine_max_logit_rows(&eo), &w->model),
+                     STATUS_OK);
     gguf_release(&file);
 }
 
@@ -45,7 +57,8 @@ static inline void tiny_world_close(struct tiny_world *w)
     vocabulary_destroy(&w->vocabulary);
 }
 
-static inline struct engine_options tiny_engine_options(const struct tiny_world *w, uint32_t n_pages, uint32_t chunk)
+static inline struct engine_options tiny_engine_options(const struct tiny_world *w,
+                                                        uint32_t n_pages, uint32_t chunk)
 {
     return (struct engine_options){.model = w->model,
                                    .compute = w->compute,
@@ -60,7 +73,8 @@ static inline struct engine_options tiny_engine_options(const struct tiny_world 
 }
 
 /* A request whose prompt is n pseudo-random bytes of a seed. */
-static inline struct request *tiny_request(uint32_t n_prompt, uint32_t prompt_seed, uint32_t max_tokens, double temperature)
+static inline struct request *tiny_request(uint32_t n_prompt, uint32_t prompt_seed,
+                                           uint32_t max_tokens, double temperature)
 {
     struct request *r = request_create();
 
