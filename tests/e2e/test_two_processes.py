@@ -12,13 +12,14 @@ import time
 import pytest
 
 import wire_client as w
-from cluster import Server, wait_until
+from cluster import BIN, Server, wait_until
 from fault_proxy import FaultProxy
 from prompts import GREEDY, PROMPTS, SAMPLED
 
 WIRE_GREEDY = {}
 WIRE_SAMPLED = {k: v for k, v in SAMPLED.items() if k != "seed"}
 SEED = w.hex64(SAMPLED["seed"])
+SLOW_BUILD = "san" in BIN
 
 
 class Pair:
@@ -277,13 +278,10 @@ def test_attempts(pair, tokens_of):
     ids = tokens_of(PROMPTS[3])
     running = pair.ask(ids, max_tokens=400, ignore_eos=True, attempt=3)
     running.wait_tokens(2)
-    for attempt in (2, 3):
-        # over at the prefill node already, but the decode node has it
-        late = pair.client.request(pair.p, ids, None, number=pair.client.number, attempt=attempt, max_tokens=400) \
-            if attempt == 2 else None
-        if late:
-            assert late.wait(30).error in ("stale_attempt", "no_decode_room")
-    newer = pair.client.request(pair.p, ids, None, number=pair.client.number, attempt=4, max_tokens=8).wait(60)
+    # the prefill node is done with it and may begin the older one, but the decode node knows better
+    late = pair.client.request(pair.p, ids, number=pair.client.number, attempt=2, max_tokens=400).wait(30)
+    assert late.error == "stale_attempt" or (late.error == "no_decode_room" and "stale_attempt" in late.message)
+    newer = pair.client.request(pair.p, ids, None, number=pair.client.number, attempt=4, max_tokens=8).wait()
     assert newer.error is None and len(newer.ids) == 8
     n = len(running.ids)
     time.sleep(0.3)
@@ -368,7 +366,11 @@ def test_garbage_disturbs_nobody(pair, single, tokens_of, string_of):
                 for _ in range(4):
                     kind = rng.choice([1, 2, 3, 16, 17, 18, 20, 22, 23, 24, 26, 99])
                     data = w.frame(kind, {"key": rng.choice([1, {}, None]), "n": 1 << 31, "entries": [1]}, rng.randbytes(9))
-                    s.sendall(data if rng.random() < 0.8 else rng.randbytes(50))
+                    data = data if rng.random() < 0.8 else rng.randbytes(50)
+                    try:
+                        s.sendall(data)
+                    except OSError:  # closed already, as it should be
+                        break
     compare(stream.wait(), single(ids, GREEDY, 40), string_of)
 
 
@@ -426,7 +428,7 @@ def faulty(faulty_servers):
 
 def fresh(tokens_of, text):
     """A prompt whose pages nobody has yet."""
-    return tokens_of(f"{random.getrandbits(60)}: {text} " * 12)
+    return tokens_of(f"{random.getrandbits(60)}: {text} " * (3 if SLOW_BUILD else 12))
 
 
 def renew(f):
@@ -441,7 +443,7 @@ def renew(f):
 def hold(f, rule, ids, targets, sampling=GREEDY, n=16):
     f.proxy.rule = rule
     renew(f)
-    return f.ask(ids, targets, max_tokens=n, **settings(sampling)).wait(60)
+    return f.ask(ids, targets, max_tokens=n, **settings(sampling)).wait()
 
 
 def test_corrupt_slab(faulty, single, tokens_of, string_of):
@@ -472,7 +474,7 @@ def test_cut_while_pages_flow(faulty, single, tokens_of, string_of):
             c.cut()
         if at > 1000 and kind == "bulk":
             faulty.wait_linked()
-        stream = faulty.ask(ids, ["decode-0", "decode-1"], max_tokens=16, **settings(SAMPLED)).wait(60)
+        stream = faulty.ask(ids, ["decode-0", "decode-1"], max_tokens=16, **settings(SAMPLED)).wait()
         compare(stream, single(ids, SAMPLED, 16), string_of)
 
 
@@ -487,8 +489,8 @@ def test_half_open(faulty, single, tokens_of, string_of):
         stream.wait_tokens(1)
         for c in faulty.proxy.open_connections():
             c.stall()
-        stream.wait(20)
-        assert time.monotonic() - begin < 6
+        stream.wait(60)
+        assert time.monotonic() - begin < (90 if SLOW_BUILD else 6)
         if both:
             compare(stream, single(ids, GREEDY, 8), string_of)
         else:
