@@ -169,6 +169,7 @@ static void exec_child(const struct child *c)
         e = environ;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setpgid(0, 0); /* Ctrl-C is the parent's: it drains, and then ends its children */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     join_addresses(c->family, "decode", decode_peers, sizeof decode_peers);
