@@ -50,7 +50,7 @@ fmt:
 	@git ls-files '*.c' '*.h' | grep -v '_table\.c$$' | xargs clang-format -i
 
 install: TARGETS = baton
-all: build-release
+install: build-release
 	@cmake --install build/release --prefix $(PREFIX) >/dev/null && echo "installed $(PREFIX)/bin/baton"
 
 clean:
