@@ -282,6 +282,10 @@ static enum status bench(const struct bench_options *o)
     TRY(read_numbers(&o->depth, "-d", 0, 1 << 20, l.depth, &l.n_depth));
     TRY(read_numbers(&o->threads, "-t", host_threads(), 256, l.threads, &l.n_threads));
     TRY(read_numbers(&o->sequences, "-np", 1, BENCH_MAX_SEQUENCES, l.sequences, &l.n_sequences));
+    if (strcmp(o->output, "md") && strcmp(o->output, "csv") && strcmp(o->output, "json"))
+        return fail(STATUS_USAGE, "-o wants md, csv or json, not \"%s\"", o->output);
+    if (!largest(l.prompt, l.n_prompt) && !largest(l.generate, l.n_generate))
+        return fail(STATUS_USAGE, "-p 0 and -n 0 leave nothing to measure");
     const uint32_t n_tokens = largest(l.depth, l.n_depth) +
                               MAX(largest(l.prompt, l.n_prompt), largest(l.generate, l.n_generate));
     for (uint32_t t = 0; status == STATUS_OK && t < l.n_threads; t++) {
@@ -322,9 +326,10 @@ int cmd_bench(int argc, char **argv)
         fprintf(stderr, "baton bench: -m FILE is missing\n");
         return EXIT_USAGE;
     }
-    if (bench(&o) != STATUS_OK) {
+    const enum status status = bench(&o);
+    if (status != STATUS_OK) {
         fprintf(stderr, "baton bench: %s\n", status_message());
-        return EXIT_FAULT;
+        return status == STATUS_USAGE ? EXIT_USAGE : EXIT_FAULT;
     }
     return 0;
 }

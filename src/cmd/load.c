@@ -57,21 +57,23 @@ enum status plan_kv(const struct model_limits *limits, int64_t context_tokens, b
         context = MIN(context, (uint64_t)1 << 24);
     }
     const uint64_t wanted = (context + PAGE_TOKENS - 1) / PAGE_TOKENS * n_slots;
-    uint64_t n_pages = wanted;
-    if (kv_bytes)
-        n_pages = kv_bytes / page_bytes;
-    else
-        n_pages = MIN(wanted, host_memory_bytes() / 4 / page_bytes);
+    const uint64_t given = kv_bytes ? kv_bytes : host_memory_bytes() / 4;
+    uint64_t n_pages = kv_bytes ? given / page_bytes : MIN(wanted, given / page_bytes);
     n_pages = MIN(n_pages, (uint64_t)UINT32_MAX / 2);
+    if (n_pages == 0)
+        return fail(STATUS_USAGE,
+                    "the least KV memory is %llu bytes, one page of %d tokens; %llu are given "
+                    "(--kv-mem)",
+                    (unsigned long long)page_bytes, PAGE_TOKENS, (unsigned long long)given);
     if (n_pages * PAGE_TOKENS < context) {
-        if (context_given || n_pages == 0)
+        if (context_given)
             return fail(
                 STATUS_USAGE,
                 "a request of %llu tokens (-c) needs %llu bytes of KV memory, %llu are given "
                 "(--kv-mem)",
                 (unsigned long long)context,
                 (unsigned long long)((context + PAGE_TOKENS - 1) / PAGE_TOKENS * page_bytes),
-                (unsigned long long)(n_pages * page_bytes));
+                (unsigned long long)given);
         log_event(LOG_WARN, "context lowered to what the KV memory holds", "ctx=%llu was=%llu",
                   (unsigned long long)(n_pages * PAGE_TOKENS), (unsigned long long)context);
         context = n_pages * PAGE_TOKENS;

@@ -96,17 +96,19 @@ static enum status read_all_stdin(struct buffer *out)
 static enum status chat_ids(const struct run_options *o, const struct vocabulary *v,
                             const char *text, size_t len, uint32_t **ids, uint32_t *n)
 {
-    json_t *messages = json_array(), *variables = json_object();
+    json_t *content = json_stringn(text, len), *system = json_string(o->system ? o->system : "");
 
+    if (!content || !system) {
+        const char *what = content ? "the system message (-sys)" : "the prompt";
+        json_decref(content);
+        json_decref(system);
+        return fail(STATUS_BAD_REQUEST, "%s is not UTF-8", what);
+    }
+    json_t *messages = json_array(), *variables = json_object();
     if (o->system)
         json_array_append_new(messages,
-                              json_pack("{s:s, s:s}", "role", "system", "content", o->system));
-    json_t *content = json_stringn(text, len);
-    if (!content) {
-        json_decref(messages);
-        json_decref(variables);
-        return fail(STATUS_BAD_REQUEST, "the prompt is not UTF-8");
-    }
+                              json_pack("{s:s, s:O}", "role", "system", "content", system));
+    json_decref(system);
     json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", content));
     json_object_set_new(variables, "messages", messages);
     json_object_set_new(variables, "add_generation_prompt", json_true());
@@ -279,8 +281,9 @@ int cmd_run(int argc, char **argv)
     }
     if (!o.model || !o.prompt) {
         fprintf(stderr,
-                "baton run: %s is missing (`make model` fetches a small model into models/)\n",
-                o.model ? "-p TEXT" : "-m FILE");
+                o.model ? "baton run: -p TEXT is missing (-p - reads stdin)\n"
+                        : "baton run: -m FILE is missing (`make model` fetches a small model into "
+                          "models/)\n");
         return EXIT_USAGE;
     }
     signal(SIGPIPE, SIG_DFL);

@@ -401,7 +401,7 @@ static enum status listen_on(struct server *s, const char *what, const char *hos
 
     if (fd >= 0)
         return net_listen_fd(s->loop, fd, out);
-    TRY(net_address_parse(host_port, flag, &address));
+    TRY(net_address_parse(host_port, strcmp(flag, "--port") ? flag : "--host", &address));
     if (!strcmp(what, "http") && !net_address_is_loopback(&address) && !s->options.api_keys.n)
         log_event(LOG_WARN, "no api key, and reachable from outside this host", "addr=%s",
                   address.text);

@@ -33,12 +33,13 @@ def wait_until(condition, what, seconds=PATIENCE_S, every=0.02):
 class Server:
     """One `baton serve` process."""
 
-    def __init__(self, *flags, model=MODEL, env=None, ready=True):
+    def __init__(self, *flags, model=MODEL, env=None, ready=True, new_group=False):
         self.flags = [str(f) for f in flags]
         command = [BIN, "serve", "-m", str(model), "--port", "0", *self.flags]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_ARG_")}
         environment.update(env or {})
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
+                                        start_new_session=new_group)
         self.lines = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -44,6 +44,24 @@ def test_wrong_values():
         assert r.returncode == 2 and word in r.stderr, (flags, r.stderr)
 
 
+def test_kv_memory_below_a_page():
+    r = serve("-m", MODEL, "--port", 0, "--kv-mem", "100K")
+    assert r.returncode == 2 and "--kv-mem" in r.stderr and "102400 are given" in r.stderr
+
+
+def test_unknown_host_names_its_flag():
+    r = serve("-m", MODEL, "--host", "nowhere.invalid")
+    assert r.returncode == 2 and "--host: " in r.stderr
+
+
+def test_other_commands_name_what_is_wrong():
+    for arguments, code, word in ((["run", "-m", MODEL], 2, "-p TEXT"), (["run", "-m", MODEL, "-p", "a", "-sys", b"\xff"], 1, "-sys"),
+                                  (["run", "-m", MODEL, "-p", b"\xff"], 1, "not UTF-8"), (["bench", "-m", MODEL, "-o", "xml"], 2, "xml"),
+                                  (["bench", "-m", MODEL, "-p", "x"], 2, "-p"), (["bench", "-m", MODEL, "-p", "0", "-n", "0"], 2, "-n 0")):
+        r = subprocess.run([BIN, *arguments], capture_output=True, text=True, timeout=60)
+        assert r.returncode == code and word in r.stderr and not r.stdout, (arguments, r.stderr)
+
+
 def test_server_name_is_serve():
     name = os.path.join(os.path.dirname(BIN), "baton-server")
     r = subprocess.run([name, "--check-config", "-m", MODEL, "--port", "1234"], capture_output=True, text=True)
@@ -200,6 +218,22 @@ def test_family():
     family.stop()
     for pid in children:
         wait_until(lambda: not os.path.exists(f"/proc/{pid}") or "Z" in open(f"/proc/{pid}/stat").read().split(")")[1][:3], f"child {pid} gone", 20)
+
+
+def test_interrupt_from_the_terminal_drains_the_whole_family():
+    """Ctrl-C reaches the whole process group; an idle child must not leave while requests are still on their way to it."""
+    family = Server("--roles", "1p1d", new_group=True)
+    family.wait_healthy()
+    body = {**HELLO, "messages": [{"role": "user", "content": "word " * 1000}], "max_tokens": 16, "ignore_eos": True}
+    result = {}
+    thread = threading.Thread(target=lambda: result.update(answer=family.request("POST", CHAT, body)))
+    thread.start()
+    wait_until(lambda: family.stats()["requests"] == 1, "request running")
+    os.killpg(family.pid, signal.SIGINT)
+    thread.join()
+    assert result["answer"][0] == 200
+    assert family.process.wait(30) == 0
+    assert not family.find("child died")
 
 
 def test_family_dies_with_its_parent():
