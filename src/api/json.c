@@ -153,6 +153,10 @@ enum status api_json_parse(const struct buffer *body, struct api_error *e, json_
         return api_fail(e, STATUS_BAD_JSON, NULL, "the body's JSON is nested deeper than %d levels",
                         API_MAX_JSON_DEPTH);
     root = json_loadb(body->data, body->len, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL && json_error_code(&error) == json_error_null_character)
+        return api_fail(e, STATUS_BAD_JSON, NULL,
+                        "a string has a NUL character (\\u0000); line %d, column %d", error.line,
+                        error.column);
     if (root == NULL)
         return api_fail(e, STATUS_BAD_JSON, NULL, "the body is not JSON: %s (line %d, column %d)",
                         error.text, error.line, error.column);

@@ -161,8 +161,8 @@ static bool conn_admit(struct http_conn *c)
             snprintf(message, sizeof message, "there is nothing at %.100s", x->path);
             http_exchange_respond_error(x, STATUS_NOT_FOUND, message);
         } else {
-            snprintf(message, sizeof message, "this method is not allowed at %.64s; %s", x->path,
-                     allowed);
+            snprintf(message, sizeof message, "this method is not allowed at %.64s; these are: %s",
+                     x->path, allowed);
             http_exchange_set_header(x, "Allow", allowed);
             http_exchange_respond_error(x, STATUS_METHOD_NOT_ALLOWED, message);
         }
