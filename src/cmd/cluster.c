@@ -156,8 +156,6 @@ static void exec_child(const struct child *c)
     struct args a = {0};
     sigset_t none;
 
-    /* Ctrl-C in the terminal is the router's to hear: it needs its children until it has drained */
-    setpgid(0, 0);
     /* an environment variable for a flag was this process's affair; what matters is on the command
      * line */
     for (char **e = environ; *e;) {
