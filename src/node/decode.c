@@ -36,6 +36,18 @@ void decode_cancel(struct job *j)
         engine_finish(j->node->engine, j->sequence);
 }
 
+void decode_give_up(struct job *j, enum status reason)
+{
+    if (j->closing)
+        return;
+    if (j->receiver)
+        handoff_receive_end(j->receiver, reason);
+    else if (j->from && !j->asked_ready)
+        refuse(j->from, &j->key, j->attempt, reason, status_message());
+    j->receiver = NULL;
+    decode_cancel(j);
+}
+
 /* ---- the pages ---- */
 
 static void *sink_slab(void *context, uint32_t page, uint32_t layer)

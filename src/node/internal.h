@@ -108,6 +108,8 @@ enum status decode_open(struct node *n, struct peer_link *link,
                         const struct wire_frame *f) WARN_UNUSED;
 void decode_news(struct job *j, const struct sequence_view *v);
 void decode_cancel(struct job *j);
+/* The same, and the prefill node is told why (status_message()), so that it does not wait for an answer. */
+void decode_give_up(struct job *j, enum status reason);
 
 /* roles.c */
 extern const struct service_ops role_ops;

@@ -364,6 +364,8 @@ void node_destroy(struct node **pn)
     /* what is being sent gives its memory back, and news under way arrive, in the loop's next turns
      */
     turn_until_quiet(n);
+    for (struct peer_link *i = n->hub ? peer_hub_next(n->hub, NULL) : NULL; i; i = peer_hub_next(n->hub, i))
+        replies_link_down(i); /* the hub's end is without a word */
     peer_hub_destroy(&n->hub);
     if (n->engine)
         engine_stop(n->engine);

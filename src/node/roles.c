@@ -96,9 +96,13 @@ static void on_link_down(void *context, struct peer_link *link, enum status reas
         handoff_receivers_link_down(n->receivers, link);
     for (struct job *j = n->jobs, *next; j; j = next) {
         next = j->next;
-        if (!strcmp(j->reply_to, peer_link_id(link)))
-            cancel_job(j);
-        else if (j->from == link && !j->committed)
+        if (!strcmp(j->reply_to, peer_link_id(link))) {
+            if (n->options.role == NODE_DECODE)
+                decode_give_up(j, fail(STATUS_NO_REPLY_ROUTE, "the link to %s was lost", peer_link_id(link)));
+            else
+                cancel_job(j);
+        }
+        if (j->from == link && !j->committed)
             cancel_job(j); /* still waiting for its reservation */
         if (j->from == link)
             j->from = NULL;
