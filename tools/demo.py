@@ -92,7 +92,7 @@ def main():
         started += cluster.servers
         for s, role in zip(cluster.servers, ("router", "prefill", "decode")):
             print(f"{role:<8} pid {s.pid:<8} http {s.url[7:]}" + (f"   serving {s.serving}" if s.serving else ""))
-        print(f"\nquestion: {QUESTION}\nanswer:   ", end="")
+        print(f"\nquestion: {QUESTION}\nanswer (of a model of 135 million weights; it is small, not confused by the hand-off):\n  ", end="")
         before = {w.flags[3]: w.stats() for w in cluster.workers}
         moments = stream_answer(cluster.url)
         split = proof_of_split(cluster, before, moments)

@@ -168,7 +168,6 @@ static void exec_child(const struct child *c)
         unsetenv(name);
         e = environ;
     }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0); /* Ctrl-C is the parent's: it drains, and then ends its children */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -188,6 +187,7 @@ static void start_child(void *context)
     const pid_t parent = getpid(), pid = fork();
 
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* first: who dies after the next look is noticed */
         if (getppid() == parent)
             exec_child(c);
         _exit(127);
@@ -271,6 +271,10 @@ static enum status peers_of_router(const struct family *f, struct serve_options 
         const struct child *c = &f->children[i];
         struct flag_strings *list =
             strcmp(c->role, "prefill") ? &o->decode_peers : &o->prefill_peers;
+        if (list->n == ARRAY_LENGTH(list->items))
+            return fail(STATUS_USAGE, "--roles and %s together name more than %zu nodes",
+                        strcmp(c->role, "prefill") ? "--decode-peers" : "--prefill-peers",
+                        ARRAY_LENGTH(list->items));
         list->items[list->n++] = c->serving_address;
     }
     return STATUS_OK;

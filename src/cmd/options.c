@@ -67,7 +67,7 @@ static const struct flag flags[] = {
      "seconds that running answers get after SIGTERM [25]"},
     {"--step-ms", NULL, NULL, FLAG_INT, AT(step_ms), "MS", 1, 10000,
      "prefill chunks are sized to steps of so many ms [100]"},
-    {"--prefill-chunk", NULL, NULL, FLAG_INT, AT(prefill_chunk), "N", 0, 4096,
+    {"--prefill-chunk", NULL, NULL, FLAG_INT, AT(prefill_chunk), "N", 0, SERVE_MAX_CHUNK_TOKENS,
      "exactly so many tokens a chunk; 0: by --step-ms [0]"},
     {"--peer-dead-ms", NULL, NULL, FLAG_INT, AT(dead_ms), "MS", 100, 600000,
      "a peer silent for so long is lost [1000]"},

@@ -170,13 +170,14 @@ static void log_ready(struct server *s)
     struct service *service = s->node ? node_service(s->node) : router_service(s->router);
 
     service->ops->describe(service, &d);
+    char compute[160] = ""; /* a router has none */
+    if (s->loaded.compute)
+        snprintf(compute, sizeof compute, " slots=%u kv=%lluMiB tier=%s threads=%u", d.n_slots,
+                 (unsigned long long)(s->n_pages * kv_page_bytes(s->loaded.limits.kv) >> 20),
+                 compute_tier_name(s->loaded.compute), compute_n_threads(s->loaded.compute));
     log_event(LOG_INFO, "ready",
-              "role=%s listener=http addr=%s model=%s ctx=%u slots=%u kv=%lluMiB tier=%s "
-              "threads=%u pid=%d load_ms=%lld%s%s",
-              s->role, address, log_quote(s->model_ids[0]), d.max_context_tokens, d.n_slots,
-              (unsigned long long)(s->n_pages * kv_page_bytes(s->loaded.limits.kv) >> 20),
-              s->loaded.compute ? compute_tier_name(s->loaded.compute) : "none",
-              s->loaded.compute ? compute_n_threads(s->loaded.compute) : 0, (int)getpid(),
+              "role=%s listener=http addr=%s model=%s ctx=%u%s pid=%d load_ms=%lld%s%s", s->role,
+              address, log_quote(s->model_ids[0]), d.max_context_tokens, compute, (int)getpid(),
               (long long)(clock_now_ms() - s->start_ms), why ? " misconfigured=" : "",
               why ? log_quote(why) : "");
     if (s->serving_listener)

@@ -12,6 +12,7 @@ enum {
     MAX_FAILURES = 3,
     RETRY_PAUSE_MS = 50,
     TICK_MS = 50,
+    RESTART_PATIENCE_MS = 5000,
     MAX_NODES = 64,
     ADRIFT_MS = 500
 };
@@ -61,6 +62,7 @@ struct router {
     struct net_timer timer;
     struct net_task dispatch_task;
     bool dispatch_posted;
+    int64_t possible_until_ms; /* when a pair of nodes was last there */
     bool draining;
     void (*idle)(void *context);
     void *idle_context;

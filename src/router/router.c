@@ -12,6 +12,14 @@
 
 /* ---- the service ---- */
 
+/* No pair of nodes at this moment, but there was one moments ago: a node that restarts is worth the
+ * wait in the queue. */
+static bool nodes_just_lost(struct router *r)
+{
+    return dispatch_possible(r, 1) != STATUS_OK && r->possible_until_ms &&
+           clock_now_ms() - r->possible_until_ms < RESTART_PATIENCE_MS;
+}
+
 static enum status submit(struct service *s, struct request *request, struct request_sink sink,
                           uint64_t *out_ticket)
 {
@@ -23,7 +31,9 @@ static enum status submit(struct service *s, struct request *request, struct req
 
     if (r->draining)
         return fail(STATUS_DRAINING, "this server is shutting down");
-    TRY(dispatch_possible(r, m->n_prompt + m->max_tokens));
+    const enum status possible = dispatch_possible(r, m->n_prompt + m->max_tokens);
+    if (possible != STATUS_OK && !nodes_just_lost(r))
+        return possible;
     if (r->n_queued >= r->options.max_waiting)
         return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", r->n_queued,
                     r->options.max_waiting);
@@ -251,7 +261,11 @@ static void fill_stats(void *context, struct wire_node_stats *out)
 
 static void tick(void *context)
 {
-    dispatch(context);
+    struct router *r = context;
+
+    if (dispatch_possible(r, 1) == STATUS_OK)
+        r->possible_until_ms = clock_now_ms();
+    dispatch(r);
 }
 
 static void run_dispatch(struct net_task *task)

@@ -263,3 +263,14 @@ def test_worker_killed_in_mid_stream_is_survived():
     for s in cluster.servers:
         if s is not victim:
             s.stop()
+
+
+def test_requests_wait_for_a_node_that_restarts():
+    """The only decode node of a family dies; what is asked meanwhile waits for its successor instead of failing."""
+    family = Server("--roles", "1p1d")
+    family.wait_healthy()
+    expected = json.loads(family.post(CHAT, HELLO))["choices"]
+    os.kill(int(family.find(r"child=decode-0 pid=(\d+)").group(1)), signal.SIGKILL)
+    wait_until(lambda: family.find("link down"), "the router notices")
+    assert json.loads(family.post(CHAT, HELLO))["choices"] == expected
+    family.stop()
