@@ -115,6 +115,7 @@ void wire_result_batch_deinit(struct wire_result_batch *b)
     buffer_deinit(&b->json);
     buffer_deinit(&b->tail);
     buffer_deinit(&b->frames);
+    b->n = 0; /* zeroed is valid: it may gather anew */
 }
 
 static enum status read_phase(const struct wire_reader *r, const json_t *o, enum wire_phase *out)

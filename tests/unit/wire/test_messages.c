@@ -510,6 +510,26 @@ static void test_results_at_the_limit(void **state)
     arena_deinit(&a);
 }
 
+/* What was gathered and thrown away leaves nothing behind in the next frame. */
+static void test_results_thrown_away(void **state)
+{
+    struct wire_result_batch batch = {0};
+    struct buffer frames = {0};
+    const struct wire_result m = {
+        .key = random_key(), .attempt = 1, .phase = WIRE_PHASE_CONTINUATION};
+    uint32_t n_frames;
+
+    assert_int_equal(wire_result_append(&batch, &m), STATUS_OK);
+    wire_result_batch_deinit(&batch);
+    assert_int_equal(wire_encode_results(&frames, &batch), STATUS_OK);
+    assert_int_equal(frames.len, 0);
+    assert_int_equal(wire_result_append(&batch, &m), STATUS_OK);
+    assert_int_equal(wire_encode_results(&frames, &batch), STATUS_OK);
+    assert_int_equal(count_entries(&frames, &n_frames), 1);
+    wire_result_batch_deinit(&batch);
+    buffer_deinit(&frames);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,6 +546,7 @@ int main(void)
         cmocka_unit_test(test_match),
         cmocka_unit_test(test_results_overflow),
         cmocka_unit_test(test_results_at_the_limit),
+        cmocka_unit_test(test_results_thrown_away),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
