@@ -118,7 +118,8 @@ static void move_to(struct engine *e, struct sequence *s, enum sequence_state st
 
 static void set_status(struct sequence *s, enum status status, const char *message)
 {
-    s->status = status;
+    if (status != s->status) /* a stopped sequence ends as what it was stopped for, which the loop may be reading */
+        s->status = status;
     if (message != s->message)
         snprintf(s->message, sizeof s->message, "%s", message);
 }
@@ -135,10 +136,7 @@ void sequence_end(struct engine *e, struct sequence *s, enum status status, cons
     pthread_mutex_unlock(&e->news.lock);
 }
 
-/* Ends a sequence whose pages nobody else uses; keeps the pages of one that the loop may be sending
- * from or reading into. The sequence must not be touched after this. */
-static void stop_computing(struct engine *e, struct sequence *s, enum status status,
-                           const char *message)
+void sequence_stop(struct engine *e, struct sequence *s, enum status status, const char *message)
 {
     const bool loop_uses_pages =
         s->purpose == SEQUENCE_PREFILL ? atomic_load(&s->started) : s->state == STATE_IMPORTING;
@@ -223,7 +221,7 @@ static void obey(struct engine *e, struct sequence *s, uint32_t commands)
         sequence_end(e, s, STATUS_CANCELLED,
                      "cancelled"); /* with its commit the loop let the pages go */
     } else if (commands & COMMAND_CANCEL) {
-        stop_computing(e, s, STATUS_CANCELLED, "cancelled");
+        sequence_stop(e, s, STATUS_CANCELLED, "cancelled");
     } else if (commands & COMMAND_COMMIT) {
         accept_import(e, s);
     }
@@ -297,8 +295,8 @@ static void finish_rows(struct engine *e, struct sequence *s, uint32_t *logit_ro
            e->plan.logit_rows[*logit_row] < s->step_row + s->step_rows)
         ++*logit_row;
     if (s->failed_numerics) {
-        stop_computing(e, s, STATUS_NUMERICS,
-                       "the model's activations left the range of finite numbers");
+        sequence_stop(e, s, STATUS_NUMERICS,
+                      "the model's activations left the range of finite numbers");
         return;
     }
     if (s->prompt_rows.value) {
@@ -311,7 +309,7 @@ static void finish_rows(struct engine *e, struct sequence *s, uint32_t *logit_ro
         e->live.n_prompt_tokens_computed += MIN(s->step_rows, s->n_prompt - s->n_computed);
     s->n_computed += s->step_rows;
     if (status != STATUS_OK) {
-        stop_computing(e, s, status, status_message());
+        sequence_stop(e, s, status, status_message());
         return;
     }
     sequence_index_full_pages(e, s);
@@ -340,7 +338,7 @@ static void layer_done(void *context, uint32_t layer)
 
     for (uint32_t i = 0; i < e->plan.n_tables; i++) {
         struct sequence *s = e->plan.sequences[i];
-        if (s->purpose != SEQUENCE_PREFILL || s->failed_numerics)
+        if (s->purpose != SEQUENCE_PREFILL)
             continue;
         atomic_store_explicit(&s->layer_tokens[layer], s->n_computed + s->step_rows,
                               memory_order_release);
@@ -374,6 +372,7 @@ static void run_step(struct engine *e)
     enum status status = model_forward(e->options.model, &batch, &bad_row);
     const double step_ms = (double)(clock_now_ns() - start_ns) * 1e-6;
     const uint8_t *bad = model_bad_rows(e->options.model);
+    char message[256];
 
     if (p->n_prefill_rows >= 16 && step_ms > 0) {
         const double rate = p->n_rows / step_ms;
@@ -381,16 +380,22 @@ static void run_step(struct engine *e)
             e->prefill_rows_per_ms > 0 ? 0.7 * e->prefill_rows_per_ms + 0.3 * rate : rate;
     }
     e->live.n_steps++;
+    if (status != STATUS_OK) {
+        snprintf(message, sizeof message, "%s", status_message());
+        log_event(LOG_ERROR, "step failed", "reason=%s error=" LOG_Q, status_code(status),
+                  log_quote(message));
+    }
     for (uint32_t i = 0; i < p->n_tables; i++) {
         struct sequence *s = p->sequences[i];
-        for (uint32_t row = s->step_row; status != STATUS_OK && row < s->step_row + s->step_rows;
-             row++)
-            s->failed_numerics |= status != STATUS_NUMERICS || bad[row];
+        if (status != STATUS_OK && status != STATUS_NUMERICS) { /* nothing ran */
+            sequence_stop(e, s, status, message);
+            continue;
+        }
+        for (uint32_t row = s->step_row;
+             status == STATUS_NUMERICS && row < s->step_row + s->step_rows; row++)
+            s->failed_numerics |= bad[row];
         finish_rows(e, s, &logit_row);
     }
-    if (status != STATUS_OK)
-        log_event(LOG_ERROR, "step failed", "reason=%s error=" LOG_Q, status_code(status),
-                  log_quote(status_message()));
 }
 
 static void publish_stats(struct engine *e, bool busy)
@@ -577,11 +582,6 @@ void engine_destroy(struct engine **pe)
 struct kv_view engine_kv_view(const struct engine *e)
 {
     return kv_pool_view(e->pool);
-}
-
-uint32_t engine_max_context_tokens(const struct engine *e)
-{
-    return e->options.max_context_tokens;
 }
 
 void engine_get_stats(const struct engine *ce, struct engine_stats *out)

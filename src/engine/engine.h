@@ -4,8 +4,8 @@
  * A sequence is made on the loop's thread with all the memory it will ever need and handed over;
  * from then on the engine alone touches its pages and its plan, while what it publishes (ids,
  * log-probabilities, layer progress, how it stands) only grows and is read by the loop through
- * sequence_view(). Neither side ever waits for the other, and telling the other side cannot fail:
- * commands and news are bits on the sequence and an intrusive list. */
+ * sequence_get_view(). Neither side ever waits for the other, and telling the other side cannot
+ * fail: commands and news are bits on the sequence and an intrusive list. */
 #ifndef BATON_ENGINE_ENGINE_H
 #define BATON_ENGINE_ENGINE_H
 
@@ -114,7 +114,6 @@ void sequence_get_view(const struct sequence *s, struct sequence_view *out);
 uint32_t sequence_layer_tokens(const struct sequence *s, uint32_t layer);
 
 struct kv_view engine_kv_view(const struct engine *e);
-uint32_t engine_max_context_tokens(const struct engine *e);
 
 /* Figures as of the last step. Threads: any. */
 struct engine_stats {

@@ -162,5 +162,8 @@ enum status import_reserve(struct engine *e, struct sequence *s) WARN_UNUSED;
 /* engine.c */
 void engine_publish(struct engine *e, struct sequence *s);
 void sequence_end(struct engine *e, struct sequence *s, enum status status, const char *message);
+/* Ends a sequence whose pages nobody else uses; keeps the pages of one that the loop may be sending
+ * from or reading into. The sequence must not be touched after this. */
+void sequence_stop(struct engine *e, struct sequence *s, enum status status, const char *message);
 
 #endif

@@ -215,8 +215,8 @@ void plan_step(struct engine *e)
     for (struct sequence *s = e->running.first, *next; s; s = next) {
         next = s->next;
         if (s->deadline_ms && now_ms > s->deadline_ms)
-            sequence_end(e, s, STATUS_DEADLINE,
-                         "the deadline passed before the answer was complete");
+            sequence_stop(e, s, STATUS_DEADLINE,
+                          "the deadline passed before the answer was complete");
     }
     /* making room may pre-empt any sequence, so all room is made before the first row is planned */
 restart:

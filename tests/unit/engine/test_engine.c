@@ -404,6 +404,33 @@ static void test_refusals(void **state)
     close_engine(b);
 }
 
+/* A deadline in the middle of a prefill: the pages stay until the loop, which may be sending from
+ * them, lets go. */
+static void test_deadline_keeps_pages(void **state)
+{
+    struct bench *b = *state;
+    struct sequence_view v;
+    uint32_t n_stopped = 0;
+
+    open_engine(b, 64, 1);
+    for (uint32_t ms = 1; ms < 12; ms++) {
+        struct request *r = tiny_request(450, ms, 20, 0);
+        r->resume.deadline_ms = ms;
+        struct sequence *s = start(b, r, SEQUENCE_PREFILL);
+        WAIT_FOR(b, s, v, v.stopped || v.prefilled);
+        assert_false(v.ended && v.started);
+        if (v.stopped)
+            assert_int_equal(v.status, STATUS_DEADLINE);
+        n_stopped += v.stopped && !v.ended;
+        if (!v.ended)
+            engine_finish(b->engine, s);
+        WAIT_FOR(b, s, v, v.ended);
+        sequence_destroy(&s);
+    }
+    assert_true(n_stopped > 0);
+    close_engine(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -416,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_prompt_rows),
         cmocka_unit_test(test_cancel_at_any_time),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_deadline_keeps_pages),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
