@@ -358,13 +358,15 @@ void node_destroy(struct node **pn)
     if (!n)
         return;
     n->idle = NULL;
+    n->draining = true; /* what comes during the turns below is refused: its link is about to go */
     net_timer_stop(&n->timer);
     if (n->engine)
         node_cancel_all(n);
     /* what is being sent gives its memory back, and news under way arrive, in the loop's next turns
      */
     turn_until_quiet(n);
-    for (struct peer_link *i = n->hub ? peer_hub_next(n->hub, NULL) : NULL; i; i = peer_hub_next(n->hub, i))
+    for (struct peer_link *i = n->hub ? peer_hub_next(n->hub, NULL) : NULL; i;
+         i = peer_hub_next(n->hub, i))
         replies_link_down(i); /* the hub's end is without a word */
     peer_hub_destroy(&n->hub);
     if (n->engine)

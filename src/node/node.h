@@ -33,8 +33,7 @@ struct node_options {
     uint32_t max_waiting; /* requests in the queue; more are refused */
 };
 enum status node_create(const struct node_options *o, struct node **out) WARN_UNUSED;
-/* Ends what is running without a word. The loop must turn until node_idle() before this to end
- * cleanly. */
+/* Ends what is running without a word; turns the loop until nothing of it is under way. */
 void node_destroy(struct node **n);
 
 struct service *node_service(struct node *n);
