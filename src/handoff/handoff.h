@@ -2,8 +2,8 @@
  * accept, cancel.
  *
  * It knows slabs by address, never the pool they lie in: whoever uses it says where a slab is and
- * when more of them are complete, and learns when their memory is no longer needed. docs/PROTOCOL
- * in docs/WIRE.md says who owns what when. Threads: the loop's only. */
+ * when more of them are complete, and learns when their memory is no longer needed. docs/WIRE.md
+ * says who owns what when. Threads: the loop's only. */
 #ifndef BATON_HANDOFF_HANDOFF_H
 #define BATON_HANDOFF_HANDOFF_H
 
@@ -42,9 +42,9 @@ enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub,
 /* Every sender must have been released. */
 void handoff_senders_destroy(struct handoff_senders **s);
 
-/* Opens at the first of targets that is linked; on refusal at the next. request and page_names are
+/* Opens at the first of targets that is linked; on refusal at the next. meta is
  * copied as bytes. n_prefix_tokens: prompt and earlier attempts' ids, what the pages are of.
- * given_up() may be called before this returns only through the loop's next turn. */
+ * Nothing is called back before the loop's next turn. */
 enum status handoff_send_open(struct handoff_senders *s, const struct wire_decode_meta *meta,
                               uint32_t n_prefix_tokens, const struct handoff_source *source,
                               struct handoff_sender **out) WARN_UNUSED;

@@ -37,9 +37,8 @@ struct handoff_sender {
     struct try *try;
     uint32_t n_tries; /* not freed yet, this one included */
     bool prefill_done, over;
-    struct buffer commit_row; /* the first token's log-probabilities, as they will be sent */
     struct wire_handoff_commit commit;
-    float row_value;
+    float row_value; /* the first token's log-probabilities, what commit.row points at */
     uint32_t row_ids[REQUEST_MAX_LOGPROBS];
     float row_values[REQUEST_MAX_LOGPROBS];
     int64_t asked_ms; /* when the target was asked something that it owes an answer to */

@@ -81,14 +81,4 @@ const struct net_address *
 net_listener_address(const struct net_listener *l); /* with the real port */
 void net_listener_close(struct net_listener **l);
 
-/* Memory of a page's slab while the loop sends it or reads into it. Owner of the hold: the loop,
- * until done() is called on it (on the loop's thread), exactly once, whatever became of the bytes.
- */
-struct slab {
-    void *address;
-    uint32_t bytes;
-    uint32_t page;
-    uint32_t layer;
-};
-
 #endif
