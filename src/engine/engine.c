@@ -118,7 +118,8 @@ static void move_to(struct engine *e, struct sequence *s, enum sequence_state st
 
 static void set_status(struct sequence *s, enum status status, const char *message)
 {
-    if (status != s->status) /* a stopped sequence ends as what it was stopped for, which the loop may be reading */
+    if (status != s->status) /* a stopped sequence ends as what it was stopped for, which the loop
+                                may be reading */
         s->status = status;
     if (message != s->message)
         snprintf(s->message, sizeof s->message, "%s", message);
@@ -183,8 +184,10 @@ static bool append_id(struct engine *e, struct sequence *s, uint32_t id)
         released.ended = true;
         released.finish = FINISH_STOP;
     }
-    if (released.ended)
+    if (released.ended) {
+        s->n_final = s->n_ids;
         atomic_store(&s->finish, (uint32_t)released.finish);
+    }
     atomic_store(&s->published_ids, s->n_ids);
     return !released.ended;
 }

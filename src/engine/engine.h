@@ -95,7 +95,8 @@ struct sequence_view {
                        message hold */
     bool ended;     /* the engine has let go for good; status and message hold */
     enum status status;
-    enum finish_reason finish; /* not FINISH_NONE once generated holds the last id of the answer */
+    enum finish_reason
+        finish; /* not FINISH_NONE if and only if generated holds the last id of the answer */
     const char *message;
     uint32_t n_prefix;         /* prompt and earlier attempts' ids: what is prefilled */
     uint32_t n_generated;      /* earlier attempts' included */

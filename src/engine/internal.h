@@ -84,6 +84,7 @@ struct sequence {
     _Atomic uint32_t *layer_tokens; /* [n_layers] */
     atomic_bool started, ready, prefilled, stopped;
     uint32_t n_cached_tokens, n_held_pages; /* before started / ready */
+    uint32_t n_final;                       /* ids with the answer's last; before finish */
     _Atomic uint32_t finish; /* enum finish_reason; before the last id is published */
     enum status status;      /* before stopped or ended */
     char message[256];

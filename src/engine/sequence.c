@@ -269,9 +269,12 @@ void sequence_get_view(const struct sequence *s, struct sequence_view *out)
         v.n_held_pages = s->n_held_pages;
     }
     v.n_prefix = s->n_prefix;
-    v.n_generated = atomic_load(&s->published_ids) - s->n_prompt;
+    const uint32_t n_ids = atomic_load(&s->published_ids);
+    v.n_generated = n_ids - s->n_prompt;
     v.finish =
         (enum finish_reason)atomic_load(&s->finish); /* set before the last id was published */
+    if (v.finish != FINISH_NONE && n_ids != s->n_final)
+        v.finish = FINISH_NONE; /* the last id came between the two looks: the next view has both */
     v.generated = s->ids + s->n_prompt;
     v.generated_rows = rows_view(&s->generated_rows);
     v.n_prompt_rows = atomic_load(&s->published_prompt_rows);
