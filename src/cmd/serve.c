@@ -20,6 +20,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+enum { FAMILY_PATIENCE_MS = 5000 }; /* for children that have nothing left to do */
+
 struct server {
     struct serve_options options;
     const char *program;
@@ -50,7 +52,7 @@ struct server {
     int exit_code;
     bool draining, service_idle, http_idle;
     struct net_timer drain_timer, quit_timer;
-    int64_t start_ms;
+    int64_t start_ms, family_stopped_ms;
 };
 
 static bool is_role(const struct server *s, const char *role)
@@ -71,8 +73,9 @@ static void family_gone(void *context)
 {
     struct server *s = context;
 
-    if (!s->family || family_is_gone(s->family))
-        quit(s, 0);
+    if (!s->family || family_is_gone(s->family) ||
+        clock_now_ms() - s->family_stopped_ms > FAMILY_PATIENCE_MS)
+        quit(s, 0); /* who is still there (stopped, say) is killed with the family */
 }
 
 static void maybe_done(struct server *s)
@@ -84,6 +87,8 @@ static void maybe_done(struct server *s)
         return;
     }
     family_stop(s->family);
+    if (!s->family_stopped_ms)
+        s->family_stopped_ms = clock_now_ms();
     if (net_timer_start(s->loop, &s->quit_timer, 10, 10, family_gone, s) != STATUS_OK)
         quit(s, 0);
 }
