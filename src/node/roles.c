@@ -98,7 +98,8 @@ static void on_link_down(void *context, struct peer_link *link, enum status reas
         next = j->next;
         if (!strcmp(j->reply_to, peer_link_id(link))) {
             if (n->options.role == NODE_DECODE)
-                decode_give_up(j, fail(STATUS_NO_REPLY_ROUTE, "the link to %s was lost", peer_link_id(link)));
+                decode_give_up(
+                    j, fail(STATUS_NO_REPLY_ROUTE, "the link to %s was lost", peer_link_id(link)));
             else
                 cancel_job(j);
         }

@@ -12,18 +12,6 @@ bool request_key_equal(const struct request_key *a, const struct request_key *b)
            !strcmp(a->origin, b->origin);
 }
 
-uint64_t request_key_hash(const struct request_key *k)
-{
-    uint64_t h = 14695981039346656037u;
-
-    for (const char *p = k->origin; *p; p++)
-        h = (h ^ (unsigned char)*p) * 1099511628211u;
-    h = (h ^ k->epoch) * 0x9E3779B97F4A7C15u;
-    h = (h ^ k->number) * 0x9E3779B97F4A7C15u;
-    h = (h ^ k->choice) * 0x9E3779B97F4A7C15u;
-    return h ^ (h >> 29);
-}
-
 bool node_id_valid(const char *id, size_t len)
 {
     if (len == 0 || len >= NODE_ID_BYTES)

@@ -31,7 +31,6 @@ struct request_key {
     uint32_t choice;
 };
 bool request_key_equal(const struct request_key *a, const struct request_key *b);
-uint64_t request_key_hash(const struct request_key *k);
 bool node_id_valid(const char *id, size_t len);
 
 /* ---- what must continue ---- */
