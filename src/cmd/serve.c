@@ -454,7 +454,12 @@ static enum status start(struct server *s)
     char labels[400];
     const char *role = s->options.role;
 
-    snprintf(labels, sizeof labels, "model_name=\"%s\",role=\"%s\"", s->model_ids[0], s->role);
+    char name[256];
+    snprintf(name, sizeof name, "%s", s->model_ids[0]);
+    for (char *p = name; *p; p++)
+        if (*p == '"' || *p == '\\' || (unsigned char)*p < ' ')
+            *p = '_'; /* what would end a label's value */
+    snprintf(labels, sizeof labels, "model_name=\"%s\",role=\"%s\"", name, s->role);
     TRY(net_loop_create(&s->loop));
     TRY(bind_ports(s));
     TRY(watch_signals(s));

@@ -171,25 +171,23 @@ static void begin(struct engine *e, struct sequence *s)
     engine_publish(e, s);
 }
 
-/* Appends a sampled id. False if it was the last. */
-static bool append_id(struct engine *e, struct sequence *s, uint32_t id)
+/* Appends a sampled id. goes_on: it was not the last. Errors: text_stream_feed()'s, with nothing
+ * appended. */
+static enum status append_id(struct engine *e, struct sequence *s, uint32_t id, bool *goes_on)
 {
-    struct text_released released = {0};
-    enum status status = text_stream_feed(s->stream, id, &released);
+    struct text_released released;
 
+    TRY(text_stream_feed(s->stream, id, &released));
     s->ids[s->n_ids++] = id;
     if (s->generated_counts)
         s->generated_counts[id]++;
-    if (status != STATUS_OK) {
-        released.ended = true;
-        released.finish = FINISH_STOP;
-    }
     if (released.ended) {
         s->n_final = s->n_ids;
         atomic_store(&s->finish, (uint32_t)released.finish);
     }
     atomic_store(&s->published_ids, s->n_ids);
-    return !released.ended;
+    *goes_on = !released.ended;
+    return STATUS_OK;
 }
 
 static void accept_import(struct engine *e, struct sequence *s)
@@ -204,10 +202,12 @@ static void accept_import(struct engine *e, struct sequence *s)
     s->n_indexed = s->n_held_pages;
     sequence_index_full_pages(e, s);
     move_to(e, s, STATE_RUNNING);
-    if (append_id(e, s, s->commit_id))
+    bool goes_on = false;
+    const enum status status = append_id(e, s, s->commit_id, &goes_on);
+    if (status == STATUS_OK && goes_on)
         engine_publish(e, s);
     else
-        sequence_end(e, s, STATUS_OK, "");
+        sequence_end(e, s, status, status == STATUS_OK ? "" : status_message());
 }
 
 static void obey(struct engine *e, struct sequence *s, uint32_t commands)
@@ -321,7 +321,12 @@ static void finish_rows(struct engine *e, struct sequence *s, uint32_t *logit_ro
             engine_publish(e, s);
         return;
     }
-    const bool goes_on = append_id(e, s, id);
+    bool goes_on = false;
+    status = append_id(e, s, id, &goes_on);
+    if (status != STATUS_OK) {
+        sequence_stop(e, s, status, status_message());
+        return;
+    }
     if (s->purpose == SEQUENCE_PREFILL) {
         move_to(e, s, STATE_HELD);
         atomic_store(&s->prefilled, true);

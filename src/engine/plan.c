@@ -84,7 +84,8 @@ static bool admit_one(struct engine *e, struct sequence *s)
     for (uint32_t layer = 0; layer < e->limits.n_layers; layer++)
         atomic_store_explicit(&s->layer_tokens[layer], s->n_computed, memory_order_release);
     if (!atomic_load(&s->started)) {
-        s->n_cached_tokens = s->n_computed;
+        if (s->purpose != SEQUENCE_IMPORT) /* there it was said with the reservation */
+            s->n_cached_tokens = s->n_computed;
         atomic_store(&s->started, true);
         engine_publish(e, s);
     }
@@ -181,7 +182,7 @@ static uint32_t chunk_budget(const struct engine *e)
         return MIN(o->fixed_chunk_tokens, o->max_chunk_tokens);
     n = e->prefill_rows_per_ms > 0 ? e->prefill_rows_per_ms * o->target_step_ms : 64;
     n = MAX(16.0, MIN(n, (double)o->max_chunk_tokens));
-    return (uint32_t)n / 16 * 16;
+    return MIN((uint32_t)n / 16 * 16, o->max_chunk_tokens);
 }
 
 static void plan_rows(struct engine *e, struct sequence *s, uint32_t n)

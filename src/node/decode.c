@@ -69,7 +69,7 @@ static bool sink_committed(void *context, const struct wire_handoff_commit *m)
     if (j->closing)
         return false;
     if (m->first_id >= vocabulary_view(j->node->options.engine.vocabulary)->n_tokens ||
-        (m->has_logprobs && r->n_logprobs >= 0 && m->row.n_top < (uint32_t)r->n_logprobs)) {
+        (r->n_logprobs >= 0 && (!m->has_logprobs || m->row.n_top < (uint32_t)r->n_logprobs))) {
         j->closing = true;
         engine_cancel(j->node->engine, j->sequence);
         engine_finish(j->node->engine, j->sequence);
