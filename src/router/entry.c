@@ -324,9 +324,12 @@ static void release_held(struct entry *e)
     for (size_t at = 0; at < frames.len; at += used) {
         if (wire_frame_parse((const uint8_t *)frames.data + at, frames.len - at, &f, &used) !=
                 STATUS_OK ||
-            !used || wire_decode_results(&f, &arena, &results, &n) != STATUS_OK)
-            break; /* only when memory is out; the router then waits for what can no longer come,
-                      until its deadline */
+            !used || wire_decode_results(&f, &arena, &results, &n) != STATUS_OK) {
+            struct entry *still = entry_find(r, &key); /* memory is out: what was held is lost */
+            if (still && !still->closing)
+                entry_retry(still, STATUS_NO_MEMORY, status_message());
+            break;
+        }
         for (uint32_t i = 0; i < n; i++) {
             struct entry *still = entry_find(r, &key);
             if (still && !still->closing)
