@@ -36,6 +36,7 @@ static void frame_sent(struct transport_write *w, enum status status)
     struct peer_bulk *b = f->bulk;
 
     f->used = false;
+    link->bulk_progress.n_writes++;
     if (status == STATUS_OK &&
         link->state != LINK_CLOSED) { /* otherwise the hub may be gone already */
         link->bulk_bytes_sent += f->bytes;

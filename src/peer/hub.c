@@ -21,9 +21,11 @@ static bool stands_still(struct progress *p, const struct transport *t, int64_t 
 {
     const size_t unsent = t ? transport_unsent(t) : 0;
 
-    if (unsent == 0 || unsent != p->unsent)
+    /* the same number of bytes twice may be others: the loop looks seldom, and writes are alike */
+    if (unsent == 0 || unsent != p->unsent || p->n_writes != p->n_writes_seen)
         p->since_ms = now_ms;
     p->unsent = unsent;
+    p->n_writes_seen = p->n_writes;
     return now_ms - p->since_ms > limit_ms;
 }
 

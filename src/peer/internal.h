@@ -6,8 +6,10 @@
 
 enum { CONTROL_READ_BYTES = 16 << 10, BULK_FRAMES_IN_FLIGHT = 2 };
 
-/* When what waits in a transport last got fewer: writes that stand still mean that nobody reads. */
+/* When bytes last got out of a transport: writes that stand still mean that nobody reads. */
 struct progress {
+    uint64_t n_writes; /* that are complete */
+    uint64_t n_writes_seen;
     size_t unsent;
     int64_t since_ms;
 };

@@ -44,6 +44,7 @@ static void channel_flush(struct channel *c, struct peer_link *link);
 static void written(struct channel *c, struct peer_link *link, enum status status)
 {
     c->writing = false;
+    c->progress.n_writes++;
     buffer_clear(&c->out);
     if (link->state != LINK_CLOSED) {
         if (status != STATUS_OK) {

@@ -299,6 +299,26 @@ static void test_own_absence(void **state)
     hub_stop(&b);
 }
 
+/* A loop whose every turn takes long finds something unsent each time it looks: that is no standstill. */
+static void test_slow_turns(void **state)
+{
+    struct test_hub a = {0}, b = {0};
+    const struct wire_hello ha = model_hello("prefill-0", "prefill"),
+                            hb = model_hello("decode-0", "decode");
+
+    hub_start_with(&a, loop, &ha, NULL, quick_limits);
+    hub_start_with(&b, loop, &hb, NULL, quick_limits);
+    link_hubs(&a, &b, "decode", true, OVER_MEMORY);
+    WAIT(loop, a.link && b.link);
+    for (int i = 0; i < 16; i++) {
+        usleep(quick_limits.dead_ms * 1000 * 3 / 8);
+        net_loop_turn(loop);
+    }
+    assert_int_equal(a.n_down + b.n_down, 0);
+    hub_stop(&a);
+    hub_stop(&b);
+}
+
 /* ---- dialling again ---- */
 
 static void test_redial(void **state)
@@ -563,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_stuck),
         cmocka_unit_test(test_own_absence),
+        cmocka_unit_test(test_slow_turns),
         cmocka_unit_test(test_redial),
         cmocka_unit_test(test_redial_after_refusal),
         cmocka_unit_test(test_two_addresses),
