@@ -189,7 +189,7 @@ class Stream:
             raise AssertionError(f"no end in {seconds} s; {len(self.ids)} tokens, {self.phases[-5:]}")
         return self
 
-    def wait_tokens(self, n, seconds=60):
+    def wait_tokens(self, n, seconds=180):
         end = time.monotonic() + seconds
         with self.changed:
             while len(self.ids) < n and not self.over.is_set():
