@@ -171,41 +171,10 @@ void decode_news(struct job *j, const struct sequence_view *v)
 static enum status begin(struct node *n, struct peer_link *link, struct wire_prefill_request *m,
                          struct arena *arena)
 {
-    enum status status;
+    struct job *j;
 
-    if (n->draining)
-        return fail(STATUS_DRAINING, "this node is shutting down");
-    if (!peer_hub_find(n->hub, m->reply_to))
-        return fail(STATUS_NO_REPLY_ROUTE, "no link to %s", m->reply_to);
-    if (key_was_cancelled(n, &m->key, m->attempt))
-        return fail(STATUS_CANCELLED, "the request was cancelled before it came");
-    struct job *older = job_find(n, &m->key);
-    if (older && older->attempt >= m->attempt)
-        return fail(STATUS_STALE_ATTEMPT, "attempt %u is under way", older->attempt);
-    if (older)
-        decode_cancel(older);
-    struct request *r = request_from_wire(m, arena);
-    if (!r)
-        return STATUS_NO_MEMORY;
-    struct job *j = job_create(n, r, SEQUENCE_IMPORT, &status);
-    if (!j) {
-        request_destroy(&r);
-        return status;
-    }
-    snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
+    TRY(job_begin(n, m, arena, SEQUENCE_IMPORT, &j));
     j->from = link;
-    if (m->want_text) {
-        status = text_stream_create(n->options.engine.vocabulary, &r->resume,
-                                    n->options.engine.max_context_tokens, &j->text);
-        for (uint32_t i = 0; status == STATUS_OK && i < r->resume.n_generated; i++) {
-            struct text_released released;
-            status = text_stream_feed(j->text, r->resume.generated_ids[i], &released);
-        }
-        if (status != STATUS_OK) {
-            job_destroy(j);
-            return status;
-        }
-    }
     engine_submit(n->engine, j->sequence);
     return STATUS_OK;
 }

@@ -108,7 +108,8 @@ enum status decode_open(struct node *n, struct peer_link *link,
                         const struct wire_frame *f) WARN_UNUSED;
 void decode_news(struct job *j, const struct sequence_view *v);
 void decode_cancel(struct job *j);
-/* The same, and the prefill node is told why (status_message()), so that it does not wait for an answer. */
+/* The same, and the prefill node is told why (status_message()), so that it does not wait for an
+ * answer. */
 void decode_give_up(struct job *j, enum status reason);
 
 /* roles.c */
@@ -119,6 +120,9 @@ void node_describe(struct service *s, struct service_description *out);
 void node_capacity(struct service *s, struct service_capacity *out);
 enum status node_liveness(struct service *s);
 void node_drain(struct service *s, void (*idle)(void *context), void *context);
-struct request *request_from_wire(struct wire_prefill_request *m, struct arena *arena);
+/* Makes a job of a message that asked for one, arena and all; whoever calls submits it.
+ * Errors: why the node does not take it. */
+enum status job_begin(struct node *n, struct wire_prefill_request *m, struct arena *arena,
+                      enum sequence_purpose purpose, struct job **out) WARN_UNUSED;
 
 #endif

@@ -228,69 +228,14 @@ void prefill_news(struct job *j, const struct sequence_view *v)
 
 /* ---- the request ---- */
 
-/* Moves a decoded message and the arena it lies in into a request. */
-struct request *request_from_wire(struct wire_prefill_request *m, struct arena *arena)
+static enum status begin(struct node *n, struct wire_prefill_request *m, struct arena *arena)
 {
-    struct request *r = request_create();
+    struct job *j;
 
-    if (!r)
-        return NULL;
-    struct wire_prefill_request *kept = arena_memdup(arena, m, 1, sizeof *m);
-    if (!kept) {
-        request_destroy(&r);
-        return NULL;
-    }
-    r->arena = *arena;
-    *arena = (struct arena){0};
-    r->key = m->key;
-    r->attempt = m->attempt;
-    r->request_id = (char *)m->request_id;
-    r->resume = m->resume;
-    r->attachment = kept;
-    return r;
-}
-
-static enum status begin(struct node *n, struct peer_link *link, struct wire_prefill_request *m,
-                         struct arena *arena)
-{
-    enum status status;
-
-    if (n->draining)
-        return fail(STATUS_DRAINING, "this node is shutting down");
-    if (!peer_hub_find(n->hub, m->reply_to))
-        return fail(STATUS_NO_REPLY_ROUTE, "no link to %s", m->reply_to);
-    if (key_was_cancelled(n, &m->key, m->attempt))
-        return fail(STATUS_CANCELLED, "the request was cancelled before it came");
-    struct job *older = job_find(n, &m->key);
-    if (older && older->attempt >= m->attempt)
-        return fail(STATUS_STALE_ATTEMPT, "attempt %u is under way", older->attempt);
-    if (older)
-        prefill_cancel(older);
     if (n->n_jobs >= n->options.max_waiting + n->options.engine.n_slots)
         return fail(STATUS_QUEUE_FULL, "%u requests are here already", n->n_jobs);
-    struct request *r = request_from_wire(m, arena);
-    if (!r)
-        return STATUS_NO_MEMORY;
-    struct job *j = job_create(n, r, SEQUENCE_PREFILL, &status);
-    if (!j) {
-        request_destroy(&r);
-        return status;
-    }
-    snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
-    j->want_text = m->want_text;
+    TRY(job_begin(n, m, arena, SEQUENCE_PREFILL, &j));
     j->needs_handoff = m->resume.max_tokens - m->resume.n_generated > 1;
-    if (m->want_text) {
-        status = text_stream_create(n->options.engine.vocabulary, &r->resume,
-                                    n->options.engine.max_context_tokens, &j->text);
-        for (uint32_t i = 0; status == STATUS_OK && i < r->resume.n_generated; i++) {
-            struct text_released released;
-            status = text_stream_feed(j->text, r->resume.generated_ids[i], &released);
-        }
-        if (status != STATUS_OK) {
-            job_destroy(j);
-            return status;
-        }
-    }
     engine_submit(n->engine, j->sequence);
     return STATUS_OK;
 }
@@ -302,7 +247,7 @@ enum status prefill_request(struct node *n, struct peer_link *link, const struct
     enum status status = wire_decode_prefill_request(f, &arena, &m);
 
     if (status == STATUS_OK) {
-        const enum status refused = begin(n, link, &m, &arena);
+        const enum status refused = begin(n, &m, &arena);
         if (refused != STATUS_OK)
             reply_failed(n, peer_link_id(link), &m.key, m.attempt, refused, status_message());
     }

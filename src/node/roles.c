@@ -15,6 +15,86 @@ static void cancel_job(struct job *j)
         decode_cancel(j);
 }
 
+/* ---- a request's beginning, the same for both roles ---- */
+
+/* Moves a decoded message and the arena it lies in into a request. */
+static struct request *request_from_wire(struct wire_prefill_request *m, struct arena *arena)
+{
+    struct request *r = request_create();
+
+    if (!r)
+        return NULL;
+    struct wire_prefill_request *kept = arena_memdup(arena, m, 1, sizeof *m);
+    if (!kept) {
+        request_destroy(&r);
+        return NULL;
+    }
+    r->arena = *arena;
+    *arena = (struct arena){0};
+    r->key = m->key;
+    r->attempt = m->attempt;
+    r->request_id = (char *)m->request_id;
+    r->resume = m->resume;
+    r->attachment = kept;
+    return r;
+}
+
+static enum status admit(struct node *n, const struct wire_prefill_request *m)
+{
+    if (n->draining)
+        return fail(STATUS_DRAINING, "this node is shutting down");
+    if (!peer_hub_find(n->hub, m->reply_to))
+        return fail(STATUS_NO_REPLY_ROUTE, "no link to %s", m->reply_to);
+    if (key_was_cancelled(n, &m->key, m->attempt))
+        return fail(STATUS_CANCELLED, "the request was cancelled before it came");
+    struct job *older = job_find(n, &m->key);
+    if (older && older->attempt >= m->attempt)
+        return fail(STATUS_STALE_ATTEMPT, "attempt %u is under way", older->attempt);
+    if (older)
+        cancel_job(older);
+    return STATUS_OK;
+}
+
+/* The stream that makes `tokens`, brought to where the request stands. */
+static enum status begin_text(struct job *j, const struct resume *r)
+{
+    const struct engine_options *o = &j->node->options.engine;
+
+    TRY(text_stream_create(o->vocabulary, r, o->max_context_tokens, &j->text));
+    for (uint32_t i = 0; i < r->n_generated; i++) {
+        struct text_released released;
+        TRY(text_stream_feed(j->text, r->generated_ids[i], &released));
+    }
+    return STATUS_OK;
+}
+
+enum status job_begin(struct node *n, struct wire_prefill_request *m, struct arena *arena,
+                      enum sequence_purpose purpose, struct job **out)
+{
+    enum status status;
+
+    TRY(admit(n, m));
+    struct request *r = request_from_wire(m, arena);
+    if (!r)
+        return STATUS_NO_MEMORY;
+    struct job *j = job_create(n, r, purpose, &status);
+    if (!j) {
+        request_destroy(&r);
+        return status;
+    }
+    snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
+    j->want_text = m->want_text;
+    status = m->want_text ? begin_text(j, &r->resume) : STATUS_OK;
+    if (status != STATUS_OK) {
+        job_destroy(j);
+        return status;
+    }
+    *out = j;
+    return STATUS_OK;
+}
+
+/* ---- messages ---- */
+
 /* Only the origin and the prefill node that opened it may cancel. */
 static enum status on_cancel(struct node *n, struct peer_link *link, const struct wire_frame *f)
 {
