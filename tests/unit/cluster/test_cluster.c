@@ -299,6 +299,8 @@ static int teardown(void **state)
 {
     struct cluster *c = *state;
 
+    for (int i = 0; i < 10; i++)
+        net_loop_turn(c->loop); /* connections that were closed go in the loop's next turns */
     net_loop_destroy(&c->loop);
     metrics_destroy(&c->metrics);
     for (int i = 0; i < 5; i++)
