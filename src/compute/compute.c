@@ -3,110 +3,59 @@
 
 #include "base/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-
-enum { CPU_FMA = 1, CPU_AVX2 = 2, CPU_AVX512VNNI = 4 };
-
-static uint64_t xgetbv0(void)
+static enum status no_such_tier(const char *name)
 {
-    uint32_t low, high;
+    char names[128] = "";
+    size_t n = 0;
 
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
+    for (uint32_t i = 0; tier_at(i) && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", tier_at(i)->name);
+    return fail(STATUS_USAGE, "there is no kernel tier %s in this program: %s", name, names);
 }
 
-/* What the CPU has *and* the system saves (xgetbv). */
-static unsigned cpu_features(void)
+/* The workers on one tier; *out_same if each of them gets ref's bits from it. */
+static enum status start_tier(struct compute *c, const struct tier *t, bool *out_same)
 {
-    uint32_t a, b, c, d, b7, c7, d7;
-    unsigned found = 0;
-
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
-        return 0;
-    uint64_t saved = xgetbv0();
-    if ((saved & 6) != 6)
-        return 0;
-    bool fma = c & bit_FMA && c & bit_AVX && c & bit_SSE4_1, f16c = c & bit_F16C;
-    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7))
-        return fma ? CPU_FMA : 0;
-    found |= fma ? CPU_FMA : 0;
-    if (fma && f16c && b7 & bit_AVX2)
-        found |= CPU_AVX2;
-    uint32_t need = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    if (found & CPU_AVX2 && (saved & 0xE6) == 0xE6 && (b7 & need) == need && c7 & bit_AVX512VNNI)
-        found |= CPU_AVX512VNNI;
-    return found;
-}
-#else
-enum { CPU_FMA = 1, CPU_AVX2 = 2, CPU_AVX512VNNI = 4 };
-
-static unsigned cpu_features(void)
-{
-    return 0;
-}
-#endif
-
-/* Best first. */
-static const struct tier {
-    const char *name;
-    unsigned needs;
-    void (*override)(struct compute_ops *ops);
-} tiers[] = {
-#ifdef COMPUTE_HAS_AVX512VNNI
-    {"avx512vnni", CPU_AVX512VNNI, compute_tier_avx512vnni},
-#endif
-#ifdef COMPUTE_HAS_AVX2
-    {"avx2", CPU_AVX2, compute_tier_avx2},
-#endif
-    {"ref", 0, NULL},
-};
-
-static struct compute_ops tier_ops(const struct tier *t, unsigned features)
-{
-    struct compute_ops ops = features & CPU_FMA ? compute_ops_ref_fma : compute_ops_ref;
-
-    if (t->override)
-        t->override(&ops);
-    ops.name = t->name;
-    return ops;
+    c->ops = tier_ops(t);
+    TRY(pool_create(c, c->n_threads, &c->pool));
+    enum status status = selftest_workers(c, out_same);
+    if (status != STATUS_OK || !*out_same)
+        pool_destroy(&c->pool);
+    return status;
 }
 
 /* The named tier, or the best one whose fixed vectors give ref's bits. */
 static enum status choose_tier(struct compute *c, const char *name)
 {
-    unsigned features = cpu_features();
     bool known = false;
 
     if (!name)
         name = getenv("BATON_TIER");
     if (name && !*name)
         name = NULL;
-    struct compute_ops ref = features & CPU_FMA ? compute_ops_ref_fma : compute_ops_ref;
-    TRY(selftest_digest(&ref, c->digest));
-    for (size_t i = 0; i < ARRAY_LENGTH(tiers); i++) {
-        const struct tier *t = &tiers[i];
-        uint8_t digest[COMPUTE_DIGEST_BYTES];
+    TRY(selftest_digest(tier_ref(), c->digest));
+    for (uint32_t i = 0; tier_at(i); i++) {
+        const struct tier *t = tier_at(i);
+        bool same;
         if (name && strcmp(name, t->name) != 0)
             continue;
         known = true;
-        if ((features & t->needs) != t->needs)
+        if (!tier_runs_here(t))
             continue;
-        c->ops = tier_ops(t, features);
-        TRY(selftest_digest(&c->ops, digest));
-        if (memcmp(digest, c->digest, sizeof digest) == 0)
+        TRY(start_tier(c, t, &same));
+        if (same)
             return STATUS_OK;
         log_event(LOG_WARN, "a kernel tier was dropped: its results differ from the reference",
                   "tier=%s", t->name);
     }
-    if (known)
-        return fail(STATUS_USAGE, "kernel tier %s does not run on this CPU", name);
-    return fail(STATUS_USAGE, "there is no kernel tier %s in this program: ref, avx2, avx512vnni",
-                name ? name : "ref");
+    if (!name)
+        return fail(STATUS_USAGE, "the reference kernels do not repeat their results on this CPU");
+    return known ? fail(STATUS_USAGE, "kernel tier %s does not run on this CPU", name)
+                 : no_such_tier(name);
 }
 
 enum status compute_create(uint32_t n_threads, const char *tier, struct compute **out)
@@ -118,8 +67,6 @@ enum status compute_create(uint32_t n_threads, const char *tier, struct compute 
         return STATUS_NO_MEMORY;
     c->n_threads = n_threads;
     enum status status = choose_tier(c, tier);
-    if (status == STATUS_OK)
-        status = pool_create(c, n_threads, &c->pool);
     if (status != STATUS_OK) {
         free(c);
         return status;
@@ -207,11 +154,8 @@ double compute_log_sum(const struct compute *c, const float *z, uint32_t n, floa
 
 float compute_exp2(float x)
 {
-    static _Atomic int has_fma = -1;
     float y;
 
-    if (atomic_load(&has_fma) < 0)
-        atomic_store(&has_fma, (cpu_features() & CPU_FMA) != 0);
-    (atomic_load(&has_fma) ? compute_ops_ref_fma : compute_ops_ref).exp2(&x, 1, &y);
+    tier_ref()->exp2(&x, 1, &y);
     return y;
 }

@@ -135,45 +135,74 @@ struct attention_task {
     void *scratch;
 };
 
+/* Every operation, once: result, name, arguments. The table's type and ref's table are both made
+ * from this list, so an operation that ref lacks does not compile; a SIMD tier overrides what it
+ * likes and inherits the rest. */
+#define COMPUTE_OPS(X)                                                                             \
+    X(uint64_t, panel_bytes, (const struct compute_matrix *m))                                     \
+    X(void, pack, (const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to))       \
+    /* Sets the tile sizes of the forms. */                                                        \
+    X(void, acts_layout, (struct compute_acts * a))                                                \
+    /* Writes row's forms; false, with the forms unspecified, if a value is out of range. */       \
+    X(bool, quantise, (struct compute_acts * a, uint32_t row, const float *x))                     \
+    X(void, matmul, (const struct matmul_task *t))                                                 \
+    X(uint64_t, matmul_scratch, (const struct compute_matrix *m))                                  \
+    /* False if the sum of squares is not finite. */                                               \
+    X(bool, rms_norm, (const float *x, const float *weight, float epsilon, uint32_t n, float *y))  \
+    X(void, gated,                                                                                 \
+      (enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y))          \
+    X(void, rotate, (const struct compute_attention *a, const float *rope, float *head))           \
+    X(void, scale, (float *x, uint32_t n, float by))                                               \
+    X(void, store,                                                                                 \
+      (const struct compute_batch *b, const struct compute_attention *a, uint32_t row,             \
+       const float *k, const float *v))                                                            \
+    X(void, attention, (const struct attention_task *t))                                           \
+    /* Shapes: parts [n][2 + head_dim], in order; out [head_dim]. */                               \
+    X(void, attention_merge, (const float *parts, uint32_t n, uint32_t head_dim, float *out))      \
+    X(void, soft_cap, (float *z, uint32_t n, float cap))                                           \
+    X(void, dequantise, (enum dtype type, const void *row, uint32_t k, float *out))                \
+    X(void, exp2, (const float *x, uint32_t n, float *y))                                          \
+    /* Finite or -infinity. */                                                                     \
+    X(bool, all_valid, (const float *z, uint32_t n))                                               \
+    X(float, maximum, (const float *z, uint32_t n))                                                \
+    /* Of |x|: NaN and infinity are the largest. */                                                \
+    X(uint32_t, largest_bits, (const float *x, uint32_t n))                                        \
+    X(void, sample_weights, (const float *z, uint32_t n, float zmax, float scale, uint32_t *w))    \
+    /* The sum, before ln. */                                                                      \
+    X(double, log_sum, (const float *z, uint32_t n, float zmax))
+
 struct compute_ops {
     const char *name;
     uint32_t panel;           /* outputs of a panel */
     uint32_t tile;            /* rows of an activation tile */
     uint32_t attention_heads; /* the most (row, head) pairs that one attention task takes well */
-    uint64_t (*panel_bytes)(const struct compute_matrix *m);
-    void (*pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
-    /* Sets the tile sizes of the forms. */
-    void (*acts_layout)(struct compute_acts *a);
-    /* Writes row's forms; false, with the forms unspecified, if a value is out of range. */
-    bool (*quantise)(struct compute_acts *a, uint32_t row, const float *x);
-    void (*matmul)(const struct matmul_task *t);
-    uint64_t (*matmul_scratch)(const struct compute_matrix *m);
-    /* False if the sum of squares is not finite. */
-    bool (*rms_norm)(const float *x, const float *weight, float epsilon, uint32_t n, float *y);
-    void (*gated)(enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y);
-    void (*rotate)(const struct compute_attention *a, const float *rope, float *head);
-    void (*scale)(float *x, uint32_t n, float by);
-    void (*store)(const struct compute_batch *b, const struct compute_attention *a, uint32_t row,
-                  const float *k, const float *v);
-    void (*attention)(const struct attention_task *t);
-    /* Shapes: parts [n][2 + head_dim], in order; out [head_dim]. */
-    void (*attention_merge)(const float *parts, uint32_t n, uint32_t head_dim, float *out);
-    void (*soft_cap)(float *z, uint32_t n, float cap);
-    void (*dequantise)(enum dtype type, const void *row, uint32_t k, float *out);
-    void (*exp2)(const float *x, uint32_t n, float *y);
-    bool (*all_valid)(const float *z, uint32_t n); /* finite or -infinity */
-    float (*maximum)(const float *z, uint32_t n);
-    uint32_t (*largest_bits)(const float *x,
-                             uint32_t n); /* of |x|: NaN and infinity are the largest */
-    void (*sample_weights)(const float *z, uint32_t n, float zmax, float scale, uint32_t *w);
-    double (*log_sum)(const float *z, uint32_t n, float zmax); /* the sum, before ln */
+#define X(result, name, arguments) result(*name) arguments;
+    COMPUTE_OPS(X)
+#undef X
 };
 
 extern const struct compute_ops compute_ops_ref;     /* without FMA instructions */
 extern const struct compute_ops compute_ops_ref_fma; /* the same source with them */
 /* Each takes a copy of ref's and overrides entries. */
 void compute_tier_avx2(struct compute_ops *ops);
+void compute_tier_avxvnni(struct compute_ops *ops);
+void compute_tier_avx512(struct compute_ops *ops);
 void compute_tier_avx512vnni(struct compute_ops *ops);
+void compute_tier_neon(struct compute_ops *ops);
+
+/* ---- tiers.c: what this program has and this CPU runs ---- */
+
+struct tier {
+    const char *name;
+    unsigned needs;                            /* features of the CPU, and of the system */
+    void (*override)(struct compute_ops *ops); /* NULL: ref as it is */
+};
+/* The i'th, best first; NULL past the last, which is ref. */
+const struct tier *tier_at(uint32_t i);
+bool tier_runs_here(const struct tier *t);
+struct compute_ops tier_ops(const struct tier *t);
+/* The one of ref's two tables that is fast here. */
+const struct compute_ops *tier_ref(void);
 
 /* Scratch that an attention task of so many (row, head) pairs needs. */
 static inline uint64_t attention_scratch_bytes(uint32_t pairs, uint32_t head_dim)
@@ -299,6 +328,8 @@ enum status pool_loop(struct pool *p, uint32_t n_tasks,
 /* Fixed vectors through every entry and weight type, hashed with the contract's version. */
 enum status selftest_digest(const struct compute_ops *ops,
                             uint8_t out[COMPUTE_DIGEST_BYTES]) WARN_UNUSED;
+/* The same on every worker at once, each in its own thread: *out_same if all have c->digest. */
+enum status selftest_workers(struct compute *c, bool *out_same) WARN_UNUSED;
 /* Numbers from a seed: the same everywhere. */
 uint32_t selftest_random(uint64_t *seed);
 /* Rows of type as a file has them: random integers, finite scales of many sizes, zero and denormal

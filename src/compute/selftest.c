@@ -3,6 +3,7 @@
  * 1). */
 #include "compute/internal.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 /* ---- numbers ---- */
@@ -124,6 +125,13 @@ static void hash_words(struct hash *h, const void *data, size_t n)
     }
 }
 
+/* What must hold without adding to the hash: it is spoilt where it does not. */
+static void expect(struct hash *h, bool holds)
+{
+    if (!holds)
+        hash_words(h, "different", 2);
+}
+
 /* ---- entries ---- */
 
 #define ROWS 13 /* whole tiles and a rest, and enough for the kernels of many rows */
@@ -210,6 +218,7 @@ static void check_vectors(struct bench *b)
         hash_words(&b->hash, &ln, 2);
         bits = b->ops->largest_bits(z, n);
         hash_words(&b->hash, &bits, 1);
+        expect(&b->hash, b->ops->all_valid(z, n));
         b->ops->soft_cap(z, n, 30.0f);
         b->ops->scale(z, n, 0.3f);
         hash_words(&b->hash, z, n);
@@ -221,6 +230,29 @@ static void check_vectors(struct bench *b)
 #define HEAD_DIM 40
 #define PAGES 10
 #define QUERIES 9
+
+/* The last query once more, by segments that are merged: the same as in `whole`. */
+static bool same_by_segments(const struct bench *b, struct attention_task t, const float *whole)
+{
+    enum { SEGMENTS = (PAGES * PAGE_TOKENS + ATTENTION_KEYS - 1) / ATTENTION_KEYS };
+    float parts[HEADS / KV_HEADS][SEGMENTS][2 + HEAD_DIM], merged[HEAD_DIM];
+    uint32_t n_keys = t.batch->positions[t.first] + 1, heads = HEADS / KV_HEADS;
+    bool same = true;
+
+    t.part_stride = sizeof parts[0] / sizeof(float);
+    for (uint32_t s = 0; s < SEGMENTS; s++) {
+        t.part = parts[0][s];
+        t.begin = s * ATTENTION_KEYS;
+        t.end = MIN(t.begin + ATTENTION_KEYS, n_keys);
+        b->ops->attention(&t);
+    }
+    for (uint32_t h = 0; h < heads; h++) {
+        b->ops->attention_merge(parts[h][0], SEGMENTS, HEAD_DIM, merged);
+        same &= memcmp(merged, whole + ((size_t)t.first * HEADS + t.kv_head * heads + h) * HEAD_DIM,
+                       sizeof merged) == 0;
+    }
+    return same;
+}
 
 static enum status check_attention(struct bench *b, bool halves, float soft_cap)
 {
@@ -274,6 +306,7 @@ static enum status check_attention(struct bench *b, bool halves, float soft_cap)
         t.n = 1;
         t.out = out + QUERIES * HEADS * HEAD_DIM;
         b->ops->attention(&t);
+        expect(&b->hash, same_by_segments(b, t, out));
     }
     hash_words(&b->hash, out, QUERIES * HEADS * HEAD_DIM);
     hash_words(&b->hash, out + (2 * QUERIES - 1) * HEADS * HEAD_DIM, HEADS * HEAD_DIM);
@@ -316,4 +349,40 @@ enum status selftest_digest(const struct compute_ops *ops, uint8_t out[COMPUTE_D
     free(b.y);
     free(b.scratch);
     return status;
+}
+
+/* ---- on every worker ---- */
+
+struct check {
+    struct compute *c;
+    _Atomic uint32_t n_come, n_different;
+    _Atomic bool no_memory;
+};
+
+static void check_worker(struct worker *w, void *context, uint32_t task)
+{
+    struct check *k = context;
+    uint8_t digest[COMPUTE_DIGEST_BYTES];
+
+    (void)w;
+    (void)task;
+    /* Tasks are anybody's; since nobody goes on until all have come, each worker has one. */
+    atomic_fetch_add(&k->n_come, 1);
+    while (atomic_load(&k->n_come) < k->c->n_threads)
+        sched_yield();
+    if (selftest_digest(&k->c->ops, digest) != STATUS_OK)
+        atomic_store(&k->no_memory, true);
+    else if (memcmp(digest, k->c->digest, sizeof digest) != 0)
+        atomic_fetch_add(&k->n_different, 1);
+}
+
+enum status selftest_workers(struct compute *c, bool *out_same)
+{
+    struct check k = {.c = c};
+
+    TRY(pool_loop(c->pool, c->n_threads, check_worker, &k));
+    if (atomic_load(&k.no_memory))
+        return fail(STATUS_NO_MEMORY, "no memory for the self test");
+    *out_same = atomic_load(&k.n_different) == 0;
+    return STATUS_OK;
 }

@@ -507,25 +507,9 @@ const struct compute_ops REF_OPS = {
     .panel = 1,
     .tile = 1,
     .attention_heads = 1,
-    .panel_bytes = REF(panel_bytes),
-    .pack = REF(pack),
-    .acts_layout = REF(acts_layout),
-    .quantise = REF(quantise),
-    .matmul = REF(matmul),
-    .matmul_scratch = REF(matmul_scratch),
-    .rms_norm = REF(rms_norm),
-    .gated = REF(gated),
-    .rotate = REF(rotate),
-    .scale = REF(scale),
-    .store = REF(store),
-    .attention = REF(attention),
-    .attention_merge = REF(attention_merge),
-    .soft_cap = REF(soft_cap),
-    .dequantise = REF(dequantise),
-    .exp2 = REF(exp2),
-    .all_valid = REF(all_valid),
-    .maximum = REF(maximum),
-    .largest_bits = REF(largest_bits),
-    .sample_weights = REF(sample_weights),
-    .log_sum = REF(log_sum),
+/* clang-format off */
+#define X(result, name, arguments) .name = REF(name),
+    COMPUTE_OPS(X)
+#undef X
+    /* clang-format on */
 };
