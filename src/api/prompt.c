@@ -144,6 +144,9 @@ static enum status add_message(const json_t *m, size_t i, struct api_error *e, j
         return message_failed(e, i, "name", "must be a string");
     if (json_is_array(content))
         TRY(join_parts(content, i, e, &text));
+    else if (content == NULL && strcmp(role, "assistant") != 0 &&
+             json_object_get(m, "content") == NULL)
+        return message_failed(e, i, "content", "is missing");
     else if (content == NULL)
         text = json_string("");
     else if (json_is_string(content))

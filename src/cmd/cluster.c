@@ -152,7 +152,7 @@ static void join_addresses(const struct family *f, const char *role, char *out, 
 
 static void exec_child(const struct child *c)
 {
-    char decode_peers[1024], fds[64];
+    char decode_peers[1024], fds[64], share[16];
     struct args a = {0};
     sigset_t none;
 
@@ -176,6 +176,8 @@ static void exec_child(const struct child *c)
     fcntl(c->serving_fd, F_SETFD, 0);
     snprintf(fds, sizeof fds, "http=%d,serving=%d", c->http_fd, c->serving_fd);
     setenv("BATON_LISTEN_FDS", fds, 1);
+    snprintf(share, sizeof share, "%u", c->family->n_children);
+    setenv("BATON_MEMORY_SHARE", share, 1); /* children share this host's memory */
     child_args(c, decode_peers, &a);
     execv(c->family->program, a.items);
     _exit(127);

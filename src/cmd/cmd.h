@@ -20,7 +20,8 @@ int cmd_bench(int argc, char **argv);
 
 /* Physical cores in the affinity mask, capped by the cgroup's quota; at least 1. */
 uint32_t host_threads(void);
-/* Memory that the cgroup (or the machine) allows this process, in bytes. */
+/* Memory that the cgroup (or the machine) allows this process, in bytes; a child of --roles counts
+ * its share of it (the variable BATON_MEMORY_SHARE says among how many). */
 uint64_t host_memory_bytes(void);
 
 /* A model, ready to compute: what run, score, bench and serve all need. */

@@ -62,7 +62,10 @@ static uint64_t read_bytes(const char *path)
 uint64_t host_memory_bytes(void)
 {
     const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    const char *text = getenv("BATON_MEMORY_SHARE");
+    const long share = text ? strtol(text, NULL, 10) : 1;
 
     return MIN(machine, MIN(read_bytes("/sys/fs/cgroup/memory.max"),
-                            read_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes")));
+                            read_bytes("/sys/fs/cgroup/memory/memory.limit_in_bytes"))) /
+           (uint64_t)MAX(share, 1L);
 }

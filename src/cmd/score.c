@@ -174,9 +174,11 @@ static enum status score_all(struct scorer *s, const json_t *lists)
         free(ids);
         TRY(status);
     }
-    printf("{\"perplexity\":%.9g,\"tokens\":%llu}\n",
-           s->n_next ? exp(-s->sum_logprob / (double)s->n_next) : 1.0,
-           (unsigned long long)s->n_next);
+    if (s->n_next)
+        printf("{\"perplexity\":%.9g,\"tokens\":%llu}\n", exp(-s->sum_logprob / (double)s->n_next),
+               (unsigned long long)s->n_next);
+    else
+        printf("{\"perplexity\":null,\"tokens\":0}\n");
     return fflush(stdout) ? fail(STATUS_IO, "stdout could not be written") : STATUS_OK;
 }
 

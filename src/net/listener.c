@@ -71,6 +71,8 @@ enum status net_listen(struct net_loop *l, const struct net_address *address, co
         close(fd);
         if (error == EADDRINUSE)
             return fail(STATUS_ADDRESS_IN_USE, "%s: %s is already in use", flag, address->text);
+        if (error == EADDRNOTAVAIL && !strcmp(flag, "--port"))
+            flag = "--host"; /* its port is not to blame */
         return fail(STATUS_IO, "%s: cannot listen on %s: %s", flag, address->text, strerror(error));
     }
     return adopt(l, fd, out);

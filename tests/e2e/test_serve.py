@@ -75,6 +75,23 @@ def test_environment_and_llama_flags():
     assert ":5 " in r.stdout
 
 
+def test_check_config_finds_what_would_not_run():
+    router = ["--check-config", "-m", MODEL, "--node-role", "router", "--prefill-peers", "127.0.0.1:1"]
+    assert serve(*router, "--decode-peers", "127.0.0.1:2").returncode == 0
+    for more, word in ((["--decode-peers", "nowhere"], "--decode-peers"), (["--decode-peers", "127.0.0.1:99999"], "--decode-peers")):
+        r = serve(*router, *more)
+        assert r.returncode == 2 and word in r.stderr and not r.stdout, r.stderr
+    r = serve("--check-config", "-m", MODEL, "-c", 8192, "--kv-mem", "1M")
+    assert r.returncode == 2 and "--kv-mem" in r.stderr
+    r = serve("--check-config", "-m", os.devnull)
+    assert r.returncode == 1 and "regular file" in r.stderr
+
+
+def test_host_that_is_not_ours_is_named():
+    r = serve("-m", MODEL, "--host", "192.0.2.1", "--port", 0)
+    assert r.returncode == 1 and "--host" in r.stderr and "192.0.2.1" in r.stderr
+
+
 def test_busy_port_is_named_before_the_model_loads():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
