@@ -117,10 +117,14 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
     snprintf(e->decode_node, sizeof e->decode_node, "%s",
              targets[0]); /* until it says which one took it */
     const enum status status = wire_encode_prefill_request(&frame, &m);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        log_event(LOG_DEBUG, "request sent", "req=%s attempt=%u prefill=%s decode=%s tokens=%u",
+                  e->request->request_id ? e->request->request_id : "", e->request->attempt,
+                  e->prefill_node, e->decode_node, e->n_ids);
         peer_link_send(link, &frame);
-    else
+    } else {
         entry_end(e, status, FINISH_NONE, status_message());
+    }
     buffer_deinit(&frame);
 }
 

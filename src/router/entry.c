@@ -396,6 +396,9 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
     case WIRE_PHASE_OPENED:
         snprintf(e->decode_node, sizeof e->decode_node, "%s", m->decode_node);
         e->opened = true;
+        log_event(LOG_DEBUG, "request opened", "req=%s attempt=%u prefill=%s decode=%s",
+                  e->request->request_id ? e->request->request_id : "", e->request->attempt,
+                  e->prefill_node, e->decode_node);
         note_decode_link(e, clock_now_ms());
         return;
     case WIRE_PHASE_PROMPT_LOGPROBS:
