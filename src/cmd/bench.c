@@ -1,5 +1,6 @@
-/* baton bench: prefill (pp) and decode (tg) speed in llama-bench's form. */
-#include "cmd/cmd.h"
+/* baton bench: prefill (pp) and decode (tg) speed in llama-bench's form, and beside each figure how
+ * near it comes to what the machine could do. */
+#include "cmd/bench.h"
 #include "cmd/flags.h"
 
 #include "base/checked.h"
@@ -22,7 +23,7 @@ struct bench_options {
     const char *model, *output;
     struct flag_strings prompt, generate, depth, threads, sequences;
     int64_t batch, repeats;
-    bool help;
+    bool engine, help;
 };
 
 #define AT(field) offsetof(struct bench_options, field)
@@ -41,6 +42,8 @@ static const struct flag flags[] = {
      "compute threads [physical cores]"},
     {"--repetitions", "-r", NULL, FLAG_INT, AT(repeats), "N", 1, BENCH_MAX_REPEATS,
      "repetitions, after one to warm up [5]"},
+    {"--engine", NULL, NULL, FLAG_BOOL, AT(engine), NULL, 0, 0,
+     "also decode through the engine, with sampling, and show its own share of the time"},
     {"--output", "-o", NULL, FLAG_STRING, AT(output), "FORM", 0, 0, "md, csv or json [md]"},
     {"--help", "-h", NULL, FLAG_BOOL, AT(help), NULL, 0, 0, "this text"},
 };
@@ -56,12 +59,17 @@ struct bench {
     float *logits;
     uint32_t random;
     uint64_t n_values; /* of all tensors */
+    struct bench_probes probes;
     uint32_t n_results;
 };
 
 struct result {
     char test[40];
     double median, deviation;
+    /* Units: bytes or operations a second; limit 0: there is none. */
+    bool by_bytes;
+    double achieved, limit;
+    double own_share; /* of the engine, in its time; negative: not through the engine */
 };
 
 static uint32_t next_id(struct bench *b)
@@ -147,7 +155,38 @@ static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t de
         at += snprintf(out->test + at, sizeof out->test - (size_t)at, " @ d%u", depth);
     if (n_sequences > 1)
         snprintf(out->test + at, sizeof out->test - (size_t)at, " x %u", n_sequences);
+    struct bench_limit limit;
+    TRY(decode ? bench_limit_decode(&b->probes, &b->loaded, depth, n, n_sequences, &limit)
+               : bench_limit_prefill(&b->probes, &b->loaded, depth, n, (uint32_t)b->options->batch,
+                                     &limit));
+    out->by_bytes = limit.by_bytes;
+    out->achieved = limit.work * out->median / ((double)n * n_sequences);
+    out->limit = limit.work / limit.seconds;
+    out->own_share = -1;
     return STATUS_OK;
+}
+
+static enum status measure_engine(struct bench *b, uint32_t n, uint32_t n_sequences,
+                                  struct result *out)
+{
+    *out = (struct result){0};
+    TRY(bench_engine(&b->loaded, n, n_sequences, &out->median, &out->own_share));
+    snprintf(out->test, sizeof out->test, n_sequences > 1 ? "engine tg%u x %u" : "engine tg%u", n,
+             n_sequences);
+    return STATUS_OK;
+}
+
+/* "31.4 of 40.2 GB/s, 78%" or "engine 0.7%". */
+static void describe_limit(const struct result *r, char *out, size_t size)
+{
+    if (r->own_share >= 0)
+        snprintf(out, size, "engine's own %.2f%%", 100 * r->own_share);
+    else if (r->by_bytes)
+        snprintf(out, size, "%.1f of %.1f GB/s, %2.0f%%", r->achieved * 1e-9, r->limit * 1e-9,
+                 100 * r->achieved / r->limit);
+    else
+        snprintf(out, size, "%.0f of %.0f GOPS, %2.0f%%", r->achieved * 1e-9, r->limit * 1e-9,
+                 100 * r->achieved / r->limit);
 }
 
 static void print_result(struct bench *b, const struct result *r)
@@ -158,26 +197,38 @@ static void print_result(struct bench *b, const struct result *r)
     const uint32_t threads = compute_n_threads(b->loaded.compute);
     const char *tier = compute_tier_name(b->loaded.compute);
 
+    const double of_limit = r->limit > 0 ? r->achieved / r->limit : 0;
+    const char *unit = r->own_share >= 0 ? "" : r->by_bytes ? "GB/s" : "GOPS";
+
     name = name ? name + 1 : b->options->model;
     if (!strcmp(form, "csv")) {
         if (!b->n_results)
-            printf("model,size_mib,params_m,backend,threads,test,tokens_per_second,stddev\n");
-        printf("%s,%.2f,%.2f,%s,%u,%s,%.2f,%.2f\n", name, size, millions, tier, threads, r->test,
-               r->median, r->deviation);
+            printf("model,size_mib,params_m,backend,threads,test,tokens_per_second,stddev,unit,"
+                   "achieved,limit,of_limit,engine_share\n");
+        printf("%s,%.2f,%.2f,%s,%u,%s,%.2f,%.2f,%s,%.2f,%.2f,%.4f,%.5f\n", name, size, millions,
+               tier, threads, r->test, r->median, r->deviation, unit, r->achieved * 1e-9,
+               r->limit * 1e-9, of_limit, MAX(r->own_share, 0.0));
     } else if (!strcmp(form, "json")) {
         printf("%s{\"model\":\"%s\",\"size_mib\":%.2f,\"params_m\":%.2f,\"backend\":\"%s\","
-               "\"threads\":%u,\"test\":\"%s\","
-               "\"tokens_per_second\":%.2f,\"stddev\":%.2f}",
+               "\"threads\":%u,\"test\":\"%s\",\"tokens_per_second\":%.2f,\"stddev\":%.2f,"
+               "\"unit\":\"%s\",\"achieved\":%.2f,\"limit\":%.2f,\"of_limit\":%.4f,"
+               "\"engine_share\":%.5f}",
                b->n_results ? ",\n " : "[", name, size, millions, tier, threads, r->test, r->median,
-               r->deviation);
+               r->deviation, unit, r->achieved * 1e-9, r->limit * 1e-9, of_limit,
+               MAX(r->own_share, 0.0));
     } else {
+        char limit[64];
+        describe_limit(r, limit, sizeof limit);
         if (!b->n_results)
             printf("| model                          |       size |     params | backend    | "
-                   "threads |            test |                  t/s |\n"
+                   "threads |            test |                  t/s |                of the limit "
+                   "|\n"
                    "| ------------------------------ | ---------: | ---------: | ---------- | "
-                   "------: | --------------: | -------------------: |\n");
-        printf("| %-30.30s | %6.2f MiB | %8.2f M | %-10s | %7u | %15s | %11.2f \u00b1 %6.2f |\n",
-               name, size, millions, tier, threads, r->test, r->median, r->deviation);
+                   "------: | --------------: | -------------------: | --------------------------: "
+                   "|\n");
+        printf("| %-30.30s | %6.2f MiB | %8.2f M | %-10s | %7u | %15s | %11.2f \u00b1 %6.2f | "
+               "%27s |\n",
+               name, size, millions, tier, threads, r->test, r->median, r->deviation, limit);
     }
     fflush(stdout);
     b->n_results++;
@@ -268,6 +319,12 @@ static enum status run_tests(struct bench *b, const struct lists *l)
                     print_result(b, &r);
                 }
     }
+    for (uint32_t i = 0; b->options->engine && i < l->n_generate; i++)
+        for (uint32_t s = 0; s < l->n_sequences; s++)
+            if (l->generate[i]) {
+                TRY(measure_engine(b, l->generate[i], MAX(1u, l->sequences[s]), &r));
+                print_result(b, &r);
+            }
     return STATUS_OK;
 }
 
@@ -289,11 +346,12 @@ static enum status bench(const struct bench_options *o)
     const uint32_t n_tokens = largest(l.depth, l.n_depth) +
                               MAX(largest(l.prompt, l.n_prompt), largest(l.generate, l.n_generate));
     for (uint32_t t = 0; status == STATUS_OK && t < l.n_threads; t++) {
-        status = load_model(o->model, MAX(1u, l.threads[t]), BENCH_MAX_ROWS, BENCH_MAX_SEQUENCES,
-                            &b.loaded);
+        status = load_model(o->model, MAX(1u, l.threads[t]), BENCH_MAX_ROWS,
+                            2 * BENCH_MAX_SEQUENCES, &b.loaded);
         if (status != STATUS_OK)
             break;
         b.n_values = 0;
+        b.probes = (struct bench_probes){0};
         for (uint64_t i = 0; i < gguf_n_tensors(b.loaded.file); i++)
             b.n_values += gguf_tensor_at(b.loaded.file, i)->n_elements;
         status = allocate(&b, MAX(1u, largest(l.sequences, l.n_sequences)), n_tokens);

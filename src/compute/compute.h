@@ -173,6 +173,26 @@ void compute_attention(struct compute *c, const struct compute_attention *a, con
 void compute_logits_finish(struct compute *c, float cap, const uint32_t *rows, uint32_t n,
                            uint32_t k, float *z);
 
+/* ---- what the machine could do at most: measured on the spot, not during a step ---- */
+
+/* The kinds of arithmetic that a step consists of; attention is FMA. */
+enum compute_unit {
+    COMPUTE_DOT_NIBBLE, /* products of 4- to 6-bit weights with bytes */
+    COMPUTE_DOT_BYTE,   /* of 8-bit weights */
+    COMPUTE_DOT_INT16,  /* of 16-bit weights */
+    COMPUTE_FMA_F32,
+    COMPUTE_N_UNITS,
+};
+enum compute_unit compute_matrix_unit(const struct compute_matrix *m);
+/* Multiplications and additions for one row. */
+double compute_matrix_operations(const struct compute_matrix *m);
+/* Multiplications and additions a second of all workers together, by the densest instructions that
+ * this tier has for the unit. */
+enum status compute_probe_peak(struct compute *c, enum compute_unit unit, double *out) WARN_UNUSED;
+/* Bytes a second that all workers together read from one buffer of this size, again and again.
+ * Errors: NO_MEMORY. */
+enum status compute_probe_read(struct compute *c, uint64_t bytes, double *out) WARN_UNUSED;
+
 /* ---- sampling (docs/EXACTNESS.md, 6). At once, on the calling thread; not during a step. ---- */
 
 /* The largest; -infinity counts, NaN never wins. */

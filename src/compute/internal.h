@@ -169,7 +169,11 @@ struct attention_task {
     X(uint32_t, largest_bits, (const float *x, uint32_t n))                                        \
     X(void, sample_weights, (const float *z, uint32_t n, float zmax, float scale, uint32_t *w))    \
     /* The sum, before ln. */                                                                      \
-    X(double, log_sum, (const float *z, uint32_t n, float zmax))
+    X(double, log_sum, (const float *z, uint32_t n, float zmax))                                   \
+    /* Probes. Rounds of a dense stream of the unit's instructions: the operations done. */        \
+    X(uint64_t, peak, (enum compute_unit unit, uint32_t rounds))                                   \
+    /* A multiple of 256 bytes. */                                                                 \
+    X(void, read, (const void *data, uint64_t bytes))
 
 struct compute_ops {
     const char *name;

@@ -378,7 +378,8 @@ static void run_step(struct engine *e)
     };
     const int64_t start_ns = clock_now_ns();
     enum status status = model_forward(e->options.model, &batch, &bad_row);
-    const double step_ms = (double)(clock_now_ns() - start_ns) * 1e-6;
+    const int64_t step_ns = clock_now_ns() - start_ns;
+    const double step_ms = (double)step_ns * 1e-6;
     const uint8_t *bad = model_bad_rows(e->options.model);
     char message[256];
 
@@ -388,6 +389,7 @@ static void run_step(struct engine *e)
             e->prefill_rows_per_ms > 0 ? 0.7 * e->prefill_rows_per_ms + 0.3 * rate : rate;
     }
     e->live.n_steps++;
+    e->live.model_ns += (uint64_t)step_ns;
     if (status != STATUS_OK) {
         snprintf(message, sizeof message, "%s", status_message());
         log_event(LOG_ERROR, "step failed", "reason=%s error=" LOG_Q, status_code(status),
@@ -448,6 +450,7 @@ static void *engine_main(void *context)
     bool idle = false;
 
     while (wait_for_work(e, idle)) {
+        const int64_t start_ns = clock_now_ns();
         take_commands(e);
         plan_admit(e);
         plan_step(e);
@@ -459,6 +462,7 @@ static void *engine_main(void *context)
         run_step(e);
         publish_stats(e, true);
         tell_news(e);
+        e->live.busy_ns += (uint64_t)(clock_now_ns() - start_ns);
     }
     take_commands(e);
     struct sequence_list *const lists[] = {&e->waiting, &e->running, &e->importing, &e->held};

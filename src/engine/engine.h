@@ -126,6 +126,7 @@ struct engine_stats {
     uint64_t n_prompt_tokens_computed, n_tokens_sampled, n_steps;
     uint64_t n_prefix_queries, n_prefix_hits; /* in tokens */
     uint64_t n_preemptions;
+    uint64_t busy_ns, model_ns; /* of steps, whole, and of what the model took of it */
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *out);
 

@@ -34,6 +34,35 @@ void model_get_limits(const struct model *m, struct model_limits *out)
     out->packed_bytes = m->packed_bytes;
 }
 
+static void count_work(struct model_work *w, const struct linear *l, double *operations)
+{
+    operations[compute_matrix_unit(l->matrix)] += compute_matrix_operations(l->matrix);
+    w->weight_bytes += compute_matrix_bytes(l->matrix);
+}
+
+void model_get_work(const struct model *m, struct model_work *out)
+{
+    const struct hyperparameters *hp = &m->hp;
+    struct model_work w = {
+        .key_operations = 4.0 * hp->n_heads * hp->head_dim,
+        .kv_token_bytes = 4ull * hp->n_layers * hp->n_kv_heads * hp->head_dim,
+    };
+
+    for (uint32_t i = 0; i < hp->n_layers; i++) {
+        struct layer *l = &m->layers[i];
+        struct linear *early[] = {&l->q, &l->k, &l->v},
+                      *late[] = {&l->o, &l->gate, &l->up, &l->down};
+        /* behind the last layer's keys only rows with logits go on */
+        double *rest = i + 1 < hp->n_layers ? w.row_operations : w.logit_operations;
+        for (size_t j = 0; j < ARRAY_LENGTH(early); j++)
+            count_work(&w, early[j], w.row_operations);
+        for (size_t j = 0; j < ARRAY_LENGTH(late); j++)
+            count_work(&w, late[j], rest);
+    }
+    count_work(&w, &m->output, w.logit_operations);
+    *out = w;
+}
+
 /* ---- the digest, beside the packing ---- */
 
 struct digesting {

@@ -37,6 +37,17 @@ enum status model_read_limits(const struct gguf *file, struct model_limits *out)
 /* SHA-256 over each tensor's name, type, shape and file bytes. */
 void model_digest(const struct model *m, uint8_t out[REQUEST_DIGEST_BYTES]);
 
+/* What rows cost at least, to hold speed against the machine's limits. */
+struct model_work {
+    /* Multiplications and additions of matrices: for each row; for each row whose logits are
+     * wanted, in addition. */
+    double row_operations[COMPUTE_N_UNITS], logit_operations[COMPUTE_N_UNITS];
+    double key_operations;   /* of attention, for each key that a row sees in each layer */
+    uint64_t weight_bytes;   /* packed, that a step with logits reads */
+    uint64_t kv_token_bytes; /* that one token's keys and values take in all layers */
+};
+void model_get_work(const struct model *m, struct model_work *out);
+
 /* One step. Rows of one sequence are consecutive and ascending in position. */
 struct model_batch {
     uint32_t n_rows;

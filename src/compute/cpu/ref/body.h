@@ -502,6 +502,35 @@ static double REF(log_sum)(const float *z, uint32_t n, float zmax)
     return lanes[0];
 }
 
+/* ---- probes: what the compiler makes of plain loops ---- */
+
+static uint64_t REF(peak)(enum compute_unit unit, uint32_t rounds)
+{
+    int32_t sums[16] = {0}, w = 3;
+    float chains[16] = {0}, x = 0.5f;
+
+    for (uint32_t r = 0; r < rounds; r++) {
+        if (unit == COMPUTE_FMA_F32)
+            for (int i = 0; i < 16; i++)
+                chains[i] = fmaf(x, 0.25f, chains[i]);
+        else
+            for (int i = 0; i < 16; i++)
+                sums[i] += (int32_t)(int8_t)(w + i) * (int32_t)(int8_t)r;
+        __asm__ volatile("" : "+r"(w) : "r"(sums), "r"(chains) : "memory");
+    }
+    return (uint64_t)rounds * 32;
+}
+
+static void REF(read)(const void *data, uint64_t bytes)
+{
+    const uint64_t *p = data;
+    uint64_t sum = 0;
+
+    for (uint64_t i = 0; i < bytes / 8; i++)
+        sum |= p[i];
+    __asm__ volatile("" : : "r"(sum));
+}
+
 const struct compute_ops REF_OPS = {
     .name = "ref",
     .panel = 1,

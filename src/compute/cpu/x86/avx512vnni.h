@@ -21,6 +21,8 @@ void avx512vnni_matmul_float(const struct matmul_task *t);
 uint64_t avx512vnni_matmul_scratch(const struct compute_matrix *m);
 void avx512vnni_attention(const struct attention_task *t);
 void avx512vnni_attention_merge(const float *parts, uint32_t n, uint32_t head_dim, float *out);
+uint64_t avx512vnni_peak(enum compute_unit unit, uint32_t rounds);
+void avx512vnni_read(const void *data, uint64_t bytes);
 void avx512vnni_finish(const struct compute_product *p, const float *y, uint32_t row,
                        uint32_t output, uint32_t n);
 

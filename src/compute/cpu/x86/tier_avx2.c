@@ -26,4 +26,6 @@ void compute_tier_avx2(struct compute_ops *ops)
     ops->maximum = avx2_maximum;
     ops->sample_weights = avx2_sample_weights;
     ops->log_sum = avx2_log_sum;
+    ops->peak = avx2_peak;
+    ops->read = avx2_read;
 }

@@ -14,4 +14,8 @@ void compute_tier_avx512vnni(struct compute_ops *ops)
     ops->matmul_scratch = avx512vnni_matmul_scratch;
     ops->attention = avx512vnni_attention;
     ops->attention_merge = avx512vnni_attention_merge;
+#ifndef COMPUTE_SMALL_CODE
+    ops->peak = avx512vnni_peak;
+    ops->read = avx512vnni_read;
+#endif
 }

@@ -1,0 +1,37 @@
+/* What the files of `baton bench` share: the limits of the machine, and decoding through the
+ * engine. */
+#ifndef BATON_CMD_BENCH_H
+#define BATON_CMD_BENCH_H
+
+#include "cmd/cmd.h"
+
+/* What a test had to do at least, and how long the machine would take at its limits: the slower of
+ * reading the bytes and of doing the operations. */
+struct bench_limit {
+    bool by_bytes;  /* reading takes longer */
+    double work;    /* bytes or operations of the whole test */
+    double seconds; /* at the limit */
+};
+
+/* Limits as measured, each once. Zeroed is valid, for one compute. */
+struct bench_probes {
+    double peak[COMPUTE_N_UNITS];
+    double read[8];
+    uint64_t read_bytes[8];
+    uint32_t n_read;
+};
+
+/* n tokens of each of n_sequences from depth on: in steps of chunk tokens (prefill), or one by one
+ * (decode). */
+enum status bench_limit_prefill(struct bench_probes *p, const struct loaded *l, uint32_t depth,
+                                uint32_t n, uint32_t chunk, struct bench_limit *out) WARN_UNUSED;
+enum status bench_limit_decode(struct bench_probes *p, const struct loaded *l, uint32_t depth,
+                               uint32_t n, uint32_t n_sequences,
+                               struct bench_limit *out) WARN_UNUSED;
+
+/* n tokens of each of n_sequences through the engine, sampled: tokens a second, and the share of
+ * its time that the engine spends outside the model (plan, pages, sampling, detokenising). */
+enum status bench_engine(const struct loaded *l, uint32_t n, uint32_t n_sequences, double *speed,
+                         double *own_share) WARN_UNUSED;
+
+#endif
