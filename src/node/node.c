@@ -243,6 +243,8 @@ void node_drain(struct service *s, void (*idle)(void *context), void *context)
     struct node *n = (struct node *)s;
 
     n->draining = true;
+    if (n->hub)
+        peer_hub_announce(n->hub); /* before anything else changes: routers move what they can */
     n->idle = idle;
     n->idle_context = context;
     if (n->n_jobs == 0 && idle) {

@@ -44,8 +44,10 @@ static void frame_sent(struct transport_write *w, enum status status)
     }
     b->n_in_flight--;
     b->sent(b, f->n_slabs, f->bytes, status);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
+        link->broke = true;
         link_doom(link, STATUS_PEER_LOST);
+    }
     bulk_pump(link);
     link_unpin(link);
 }
@@ -221,7 +223,10 @@ static void arrived(void *context, size_t n)
 
 static void broken(void *context, enum status status)
 {
-    link_lost(context, status);
+    struct peer_link *link = context;
+
+    link->broke = true;
+    link_lost(link, status);
 }
 
 /* Both sides: the connection's hello is done and it carries KV frames from now on. */

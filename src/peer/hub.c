@@ -53,13 +53,25 @@ static void judge(struct peer_hub *hub, struct peer_link *link, int64_t now_ms)
                   fail(STATUS_PEER_LOST, "the peer has read nothing for %u ms", limits->dead_ms));
 }
 
+void peer_hub_announce(struct peer_hub *hub)
+{
+    struct wire_node_stats stats = {.number = ++hub->ping_number,
+                                    .sent_at_us = clock_now_ns() / 1000};
+    struct buffer frame = {0};
+
+    hub->options.events.node_stats(hub->options.events.context, &stats);
+    if (wire_encode_node_stats(&frame, WIRE_PING, &stats) == STATUS_OK)
+        for (struct peer_link *i = hub->links, *next; i; i = next) {
+            next = i->next;
+            peer_link_send(i, &frame);
+        }
+    buffer_deinit(&frame);
+}
+
 static void tick(void *context)
 {
     struct peer_hub *hub = context;
     const int64_t now_ms = clock_now_ms();
-    struct wire_node_stats stats = {.number = ++hub->ping_number,
-                                    .sent_at_us = clock_now_ns() / 1000};
-    struct buffer frame = {0};
 
     /* after a long absence of our own, what peers sent has not been read yet: judge nobody by it */
     if (now_ms - hub->last_tick_ms > hub->options.limits.dead_ms / 2)
@@ -71,13 +83,7 @@ static void tick(void *context)
         next = i->next;
         judge(hub, i, now_ms);
     }
-    hub->options.events.node_stats(hub->options.events.context, &stats);
-    if (wire_encode_node_stats(&frame, WIRE_PING, &stats) == STATUS_OK)
-        for (struct peer_link *i = hub->links, *next; i; i = next) {
-            next = i->next;
-            peer_link_send(i, &frame);
-        }
-    buffer_deinit(&frame);
+    peer_hub_announce(hub);
 }
 
 /* ---- dialling ---- */

@@ -63,6 +63,7 @@ struct peer_link {
         bulk_hello; /* bulk_hello: the bulk connection until its hello is done */
     char address[80];
     bool closing_after_write;
+    bool broke;  /* see peer_link_broke() */
     bool doomed; /* closed in the loop's next turn */
     enum status doom_reason;
     char doom_words[160];

@@ -48,6 +48,7 @@ static void written(struct channel *c, struct peer_link *link, enum status statu
     buffer_clear(&c->out);
     if (link->state != LINK_CLOSED) {
         if (status != STATUS_OK) {
+            link->broke = true;
             link_doom(link, STATUS_PEER_LOST);
         } else {
             struct buffer swap = c->out;
@@ -444,7 +445,10 @@ static void control_arrived(void *context, size_t n)
 
 static void control_broken(void *context, enum status status)
 {
-    link_lost(context, status);
+    struct peer_link *link = context;
+
+    link->broke = true;
+    link_lost(link, status);
 }
 
 static void bulk_hello_room(void *context, char **base, size_t *len)
@@ -539,6 +543,11 @@ bool peer_link_has_bulk(const struct peer_link *link)
 const struct wire_node_stats *peer_link_stats(const struct peer_link *link)
 {
     return &link->stats;
+}
+
+bool peer_link_broke(const struct peer_link *link)
+{
+    return link->broke;
 }
 
 double peer_link_round_trip_ms(const struct peer_link *link)

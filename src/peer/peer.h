@@ -58,6 +58,9 @@ enum status peer_hub_create(const struct peer_hub_options *o, struct peer_hub **
 void peer_hub_destroy(struct peer_hub **hub);
 const struct wire_hello *peer_hub_hello(const struct peer_hub *hub);
 
+/* Tells every peer at once how this node is; else they hear of it with the next ping. */
+void peer_hub_announce(struct peer_hub *hub);
+
 /* Accepts links on a listener that stays the caller's. */
 void peer_hub_listen(struct peer_hub *hub, struct net_listener *listener);
 /* Keeps a link to an address: dials until it is up, and again whenever it is lost. */
@@ -77,6 +80,9 @@ const char *peer_link_id(const struct peer_link *link);
 const char *peer_link_address(const struct peer_link *link);
 bool peer_link_has_bulk(const struct peer_link *link);
 const struct wire_node_stats *peer_link_stats(const struct peer_link *link); /* the peer's last */
+/* Once it is down: its connection ended or was reset, as when a process dies; not that it fell
+ * silent or was closed from here. */
+bool peer_link_broke(const struct peer_link *link);
 double peer_link_round_trip_ms(const struct peer_link *link);
 uint64_t peer_link_bulk_bytes_sent(const struct peer_link *link);
 uint64_t peer_link_bulk_bytes_received(const struct peer_link *link);

@@ -47,22 +47,34 @@ static struct candidate *by_id(struct candidate *c, uint32_t n, const char *id)
     return NULL;
 }
 
+static void count_one(const struct entry *e, const struct assignment *a, struct candidate *prefill,
+                      uint32_t n_prefill, struct candidate *decode, uint32_t n_decode)
+{
+    struct candidate *p =
+        a->owner == OWNER_PREFILL ? by_id(prefill, n_prefill, a->prefill_node) : NULL;
+    struct candidate *d = by_id(decode, n_decode, a->decode_node);
+
+    if (p) {
+        p->n_assigned++;
+        p->n_assigned_tokens += e->request->resume.n_prompt + a->n_ids_before;
+        p->n_resumed += entry_is_resumed(e);
+        p->probation |= a->probation;
+    }
+    if (d) {
+        d->n_assigned++;
+        d->probation |= a->probation;
+    }
+}
+
 /* What this router itself has given to each node, which its own statistics do not show yet. */
 static void count_assigned(struct router *r, struct candidate *prefill, uint32_t n_prefill,
                            struct candidate *decode, uint32_t n_decode)
 {
     for (const struct entry *e = r->first; e; e = e->next) {
-        if (e->state != ENTRY_ASSIGNED)
-            continue;
-        struct candidate *p =
-            e->owner == OWNER_PREFILL ? by_id(prefill, n_prefill, e->prefill_node) : NULL;
-        struct candidate *d = by_id(decode, n_decode, e->decode_node);
-        if (p) {
-            p->n_assigned++;
-            p->n_assigned_tokens += e->request->resume.n_prompt + e->n_ids;
-        }
-        if (d)
-            d->n_assigned++;
+        if (e->state == ENTRY_ASSIGNED)
+            count_one(e, &e->now, prefill, n_prefill, decode, n_decode);
+        if (e->leaving.attempt)
+            count_one(e, &e->leaving, prefill, n_prefill, decode, n_decode);
     }
 }
 
@@ -71,6 +83,7 @@ enum status dispatch_possible(struct router *r, uint32_t n_tokens)
     struct candidate prefill[MAX_NODES], decode[MAX_NODES];
     const uint32_t n_prefill = collect_candidates(r, "prefill", prefill),
                    n_decode = collect_candidates(r, "decode", decode);
+    const struct wanted w = {.n_tokens = n_tokens};
     uint32_t order[MAX_NODES], n_order;
 
     /* as if nothing ran: a full cluster does not make a request impossible */
@@ -80,7 +93,7 @@ enum status dispatch_possible(struct router *r, uint32_t n_tokens)
         return fail(STATUS_NO_NODE, "no prefill node is linked");
     if (n_decode == 0)
         return fail(STATUS_NO_NODE, "no decode node is linked");
-    if (choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens, order, &n_order) < 0)
+    if (choose_nodes(prefill, n_prefill, decode, n_decode, &w, order, &n_order) < 0)
         return fail(STATUS_NO_NODE, "no prefill and decode node of one cell can take %u tokens",
                     n_tokens);
     return STATUS_OK;
@@ -92,7 +105,7 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
 {
     char targets[MAX_NODES][NODE_ID_BYTES];
     struct wire_prefill_request m = {.key = e->request->key,
-                                     .attempt = e->request->attempt,
+                                     .attempt = e->now.attempt,
                                      .request_id = e->request->request_id,
                                      .resume = e->request->resume,
                                      .decode_targets = targets,
@@ -110,17 +123,14 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
         m.resume.n_prompt_logprobs = -1; /* they are all here */
     if (e->deadline_ms)
         m.resume.deadline_ms = (uint64_t)MAX(e->deadline_ms - now_ms, (int64_t)1);
-    r->n_queued--;
-    e->state = ENTRY_ASSIGNED;
-    e->owner = OWNER_PREFILL;
-    snprintf(e->prefill_node, sizeof e->prefill_node, "%s", prefill_node);
-    snprintf(e->decode_node, sizeof e->decode_node, "%s",
+    snprintf(e->now.prefill_node, sizeof e->now.prefill_node, "%s", prefill_node);
+    snprintf(e->now.decode_node, sizeof e->now.decode_node, "%s",
              targets[0]); /* until it says which one took it */
     const enum status status = wire_encode_prefill_request(&frame, &m);
     if (status == STATUS_OK) {
         log_event(LOG_DEBUG, "request sent", "req=%s attempt=%u prefill=%s decode=%s tokens=%u",
-                  e->request->request_id ? e->request->request_id : "", e->request->attempt,
-                  e->prefill_node, e->decode_node, e->n_ids);
+                  e->request->request_id ? e->request->request_id : "", e->now.attempt,
+                  e->now.prefill_node, e->now.decode_node, e->n_ids);
         peer_link_send(link, &frame);
     } else {
         entry_end(e, status, FINISH_NONE, status_message());
@@ -133,13 +143,15 @@ static void look_at_clock(struct entry *e, int64_t now_ms)
 {
     char message[sizeof e->last_message];
 
+    if (entry_judge(e, now_ms))
+        return;
     if (e->deadline_ms && now_ms > e->deadline_ms) {
         entry_cancel_on_nodes(e);
         entry_end(e, STATUS_DEADLINE, FINISH_NONE,
                   "the deadline passed before the answer was complete");
-    } else if (e->adrift_ms && now_ms - e->adrift_ms > ADRIFT_MS) {
+    } else if (e->now.adrift_ms && now_ms - e->now.adrift_ms > ADRIFT_MS) {
         snprintf(message, sizeof message, "the link to %s was lost around the hand-off",
-                 e->decode_node);
+                 e->now.decode_node);
         entry_retry(e, STATUS_PEER_LOST, message);
     } else if (e->state == ENTRY_QUEUED &&
                now_ms - e->queued_ms >= e->router->options.queue_timeout_ms) {
@@ -148,6 +160,16 @@ static void look_at_clock(struct entry *e, int64_t now_ms)
         entry_end(e, e->last_error != STATUS_OK ? e->last_error : STATUS_NO_NODE, FINISH_NONE,
                   message);
     }
+}
+
+/* A request that decodes on a node which drains goes on elsewhere, if there is anywhere. */
+static bool wants_to_move(const struct entry *e, struct candidate *decode, uint32_t n_decode)
+{
+    if (e->state != ENTRY_ASSIGNED || e->now.owner != OWNER_DECODE || e->leaving.attempt ||
+        e->ended_by_ids)
+        return false;
+    const struct candidate *d = by_id(decode, n_decode, e->now.decode_node);
+    return d && d->draining;
 }
 
 static void serve_queue(struct router *r, int64_t now_ms)
@@ -160,15 +182,23 @@ static void serve_queue(struct router *r, int64_t now_ms)
     for (struct entry *e = r->first; e; e = r->walk) {
         uint32_t order[MAX_NODES], n_order = 0;
         r->walk = e->next;
-        if (e->state != ENTRY_QUEUED || e->not_before_ms > now_ms)
+        const bool moves = wants_to_move(e, decode, n_decode);
+        if ((e->state != ENTRY_QUEUED && !moves) || e->not_before_ms > now_ms || e->verdict_by_ms)
             continue;
-        const int p =
-            choose_nodes(prefill, n_prefill, decode, n_decode, n_tokens_of(e), order, &n_order);
+        const struct wanted w = {.n_tokens = n_tokens_of(e),
+                                 .max_resumed = entry_is_resumed(e) ? MAX_RESUMED_A_NODE : 0,
+                                 .suspect = e->n_crashes > 0,
+                                 .not_decode = moves ? e->now.decode_node : NULL};
+        const int p = choose_nodes(prefill, n_prefill, decode, n_decode, &w, order, &n_order);
         if (p < 0)
             continue; /* a smaller one behind it may still fit */
+        entry_begin_attempt(e, moves);
         prefill[p].n_assigned++;
         prefill[p].n_assigned_tokens += e->request->resume.n_prompt + e->n_ids;
+        prefill[p].n_resumed += entry_is_resumed(e);
+        prefill[p].probation |= e->now.probation;
         decode[order[0]].n_assigned++;
+        decode[order[0]].probation |= e->now.probation;
         send_request(r, e, prefill[p].node_id, decode, order, n_order, now_ms);
     }
 }
@@ -177,7 +207,7 @@ void dispatch(struct router *r)
 {
     const int64_t now_ms = clock_now_ms();
 
-    if (r->n_queued)
+    if (r->n_entries)
         serve_queue(r, now_ms);
     for (struct entry *e = r->first; e; e = r->walk) {
         r->walk = e->next;

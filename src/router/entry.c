@@ -40,14 +40,13 @@ struct entry *entry_find(struct router *r, const struct request_key *key)
     return e;
 }
 
-void entry_cancel_on_nodes(const struct entry *e)
+static void cancel_attempt(const struct entry *e, const struct assignment *a)
 {
-    struct wire_notice m = {
-        .has_key = true, .key = e->request->key, .attempt = e->request->attempt};
-    const char *const nodes[] = {e->prefill_node, e->decode_node};
+    struct wire_notice m = {.has_key = true, .key = e->request->key, .attempt = a->attempt};
+    const char *const nodes[] = {a->prefill_node, a->decode_node};
     struct buffer frame = {0};
 
-    if (e->state != ENTRY_ASSIGNED || wire_encode_notice(&frame, WIRE_CANCEL, &m) != STATUS_OK)
+    if (!a->attempt || wire_encode_notice(&frame, WIRE_CANCEL, &m) != STATUS_OK)
         return;
     for (size_t i = 0; i < ARRAY_LENGTH(nodes); i++) {
         struct peer_link *link = *nodes[i] ? peer_hub_find(e->router->hub, nodes[i]) : NULL;
@@ -55,6 +54,13 @@ void entry_cancel_on_nodes(const struct entry *e)
             peer_link_send(link, &frame);
     }
     buffer_deinit(&frame);
+}
+
+void entry_cancel_on_nodes(const struct entry *e)
+{
+    if (e->state == ENTRY_ASSIGNED)
+        cancel_attempt(e, &e->now);
+    cancel_attempt(e, &e->leaving);
 }
 
 static void entry_free(struct entry *e)
@@ -79,14 +85,15 @@ static void entry_free(struct entry *e)
 
 void entry_end(struct entry *e, enum status status, enum finish_reason finish, const char *message)
 {
-    const struct token_event event = {.kind = TOKEN_EVENT_ENDED,
-                                      .status = status,
-                                      .message = message,
-                                      .finish = finish,
-                                      .n_generated = e->n_ids,
-                                      .n_cached = e->n_cached,
-                                      .prefill_node = *e->prefill_node ? e->prefill_node : NULL,
-                                      .decode_node = *e->decode_node ? e->decode_node : NULL};
+    const struct token_event event = {
+        .kind = TOKEN_EVENT_ENDED,
+        .status = status,
+        .message = message,
+        .finish = finish,
+        .n_generated = e->n_ids,
+        .n_cached = e->n_cached,
+        .prefill_node = *e->now.prefill_node ? e->now.prefill_node : NULL,
+        .decode_node = *e->now.decode_node ? e->now.decode_node : NULL};
 
     metric_add(
         status == STATUS_OK ? e->router->metrics.n_ended_ok : e->router->metrics.n_ended_error, 1);
@@ -94,8 +101,8 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
         log_event(LOG_WARN, "request ended",
                   "req=%s reason=%s prefill=%s decode=%s tokens=%u error=" LOG_Q,
                   e->request->request_id ? e->request->request_id : "", status_code(status),
-                  *e->prefill_node ? e->prefill_node : "none",
-                  *e->decode_node ? e->decode_node : "none", e->n_ids, log_quote(message));
+                  *e->now.prefill_node ? e->now.prefill_node : "none",
+                  *e->now.decode_node ? e->now.decode_node : "none", e->n_ids, log_quote(message));
     if (!e->closing) {
         e->closing = true;
         e->sink.event(e->sink.context, &event);
@@ -103,21 +110,90 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
     entry_free(e);
 }
 
-void entry_retry(struct entry *e, enum status reason, const char *message)
+/* ---- attempts ---- */
+
+static const char *label(const struct entry *e)
+{
+    return e->request->request_id ? e->request->request_id : "";
+}
+
+void entry_begin_attempt(struct entry *e, bool moves)
+{
+    if (moves) {
+        e->leaving = e->now;
+    } else {
+        e->router->n_queued--;
+        e->state = ENTRY_ASSIGNED;
+    }
+    e->now = (struct assignment){.attempt = ++e->last_attempt,
+                                 .owner = OWNER_PREFILL,
+                                 .n_ids_before = e->n_ids,
+                                 .probation = e->n_crashes > 0};
+}
+
+/* The newer attempt came to nothing: the node that drains still has the request. */
+static void stay(struct entry *e, enum status reason, const char *message)
+{
+    log_event(LOG_WARN, "move failed", "req=%s attempt=%u reason=%s error=" LOG_Q, label(e),
+              e->now.attempt, status_code(reason), log_quote(message));
+    cancel_attempt(e, &e->now);
+    e->now = e->leaving;
+    e->leaving = (struct assignment){0};
+    e->not_before_ms = clock_now_ms() + MOVE_PAUSE_MS;
+}
+
+/* The newer attempt has its first token out. */
+static void leave(struct entry *e)
+{
+    struct router *r = e->router;
+
+    log_event(LOG_INFO, "request moved", "req=%s attempt=%u from=%s to=%s tokens=%u", label(e),
+              e->now.attempt, e->leaving.decode_node, e->now.decode_node, e->n_ids);
+    r->n_moved++;
+    metric_add(r->metrics.n_moved, 1);
+    cancel_attempt(e, &e->leaving);
+    e->leaving = (struct assignment){0};
+}
+
+static bool only_full(enum status reason)
+{
+    return reason == STATUS_NO_DECODE_ROOM || reason == STATUS_QUEUE_FULL ||
+           reason == STATUS_DRAINING;
+}
+
+static void queue_again(struct entry *e, bool waits_on)
 {
     struct router *r = e->router;
     const int64_t now_ms = clock_now_ms();
-    const bool only_full =
-        reason == STATUS_NO_DECODE_ROOM || reason == STATUS_QUEUE_FULL || reason == STATUS_DRAINING;
+
+    e->not_before_ms = now_ms + RETRY_PAUSE_MS;
+    if (!waits_on) /* what nobody has room for waits no longer for being asked again */
+        e->queued_ms = now_ms;
+    e->now = (struct assignment){0};
+    wire_result_batch_deinit(&e->held);
+    r->n_queued += e->state == ENTRY_ASSIGNED;
+    e->state = ENTRY_QUEUED;
+    entry_remove(e);
+    entry_append(r, e, true);
+}
+
+void entry_retry(struct entry *e, enum status reason, const char *message)
+{
+    struct router *r = e->router;
+    const bool full = only_full(reason);
 
     if (e->ended_by_ids) { /* only the word `done` was lost */
         entry_cancel_on_nodes(e);
         entry_end(e, STATUS_OK, e->finish_by_ids, "");
         return;
     }
+    if (e->leaving.attempt) {
+        stay(e, reason, message);
+        return;
+    }
     snprintf(e->last_message, sizeof e->last_message, "%s", message);
     e->last_error = reason;
-    e->n_failures += !only_full;
+    e->n_failures += !full;
     entry_cancel_on_nodes(e);
     if (e->n_failures >= MAX_FAILURES) {
         char last[sizeof e->last_message];
@@ -125,29 +201,15 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
         entry_end(e, reason, FINISH_NONE, last);
         return;
     }
-    if (only_full)
+    if (full)
         r->n_requeued++;
     else
         r->n_retries++;
-    metric_add(only_full ? r->metrics.n_requeued : r->metrics.n_retries, 1);
-    log_event(LOG_WARN, only_full ? "request queued again" : "request resumed elsewhere",
-              "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q,
-              e->request->request_id ? e->request->request_id : "", e->request->attempt,
+    metric_add(full ? r->metrics.n_requeued : r->metrics.n_retries, 1);
+    log_event(LOG_WARN, full ? "request queued again" : "request resumed elsewhere",
+              "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q, label(e), e->now.attempt,
               status_code(reason), e->n_ids, log_quote(e->last_message));
-    e->request->attempt++;
-    e->owner = OWNER_PREFILL;
-    *e->prefill_node = *e->decode_node = 0;
-    e->adrift_ms = 0;
-    wire_result_batch_deinit(&e->held);
-    e->not_before_ms = now_ms + RETRY_PAUSE_MS;
-    if (!only_full ||
-        e->first_seen) /* what nobody has room for waits no longer for being asked again */
-        e->queued_ms = now_ms;
-    e->opened = e->first_seen = false;
-    r->n_queued += e->state == ENTRY_ASSIGNED;
-    e->state = ENTRY_QUEUED;
-    entry_remove(e);
-    entry_append(r, e, true);
+    queue_again(e, full && !e->now.first_seen);
 }
 
 /* ---- results ---- */
@@ -177,8 +239,9 @@ static bool append(struct entry *e, uint32_t id)
 
 static void renew_window(struct entry *e)
 {
-    struct peer_link *link = *e->decode_node ? peer_hub_find(e->router->hub, e->decode_node) : NULL;
-    struct wire_credit m = {.key = e->request->key, .attempt = e->request->attempt};
+    struct peer_link *link =
+        *e->now.decode_node ? peer_hub_find(e->router->hub, e->now.decode_node) : NULL;
+    struct wire_credit m = {.key = e->request->key, .attempt = e->now.attempt};
     struct buffer frame = {0};
 
     if (e->n_ids + WINDOW_TOKENS / 2 < e->window_tokens)
@@ -195,9 +258,8 @@ static void inexact(struct entry *e, const char *message)
     e->router->n_inexact++;
     metric_add(e->router->metrics.n_inexact, 1);
     log_event(LOG_ERROR, "results contradict each other",
-              "req=%s prefill=%s decode=%s error=" LOG_Q,
-              e->request->request_id ? e->request->request_id : "", e->prefill_node, e->decode_node,
-              log_quote(message));
+              "req=%s prefill=%s decode=%s error=" LOG_Q, label(e), e->now.prefill_node,
+              e->now.decode_node, log_quote(message));
     entry_cancel_on_nodes(e);
     entry_end(e, STATUS_INEXACT, FINISH_NONE, message);
 }
@@ -296,7 +358,7 @@ static bool worth_retrying(enum status error)
  * complete. */
 static void hold(struct entry *e, const struct wire_result *m)
 {
-    e->first_seen = true;
+    e->now.first_seen = true;
     if (wire_result_append(&e->held, m) != STATUS_OK)
         entry_retry(e, STATUS_NO_MEMORY, status_message());
 }
@@ -316,7 +378,7 @@ static void release_held(struct entry *e)
 
     if (!e->held.n && !e->held.frames.len)
         return;
-    memcpy(node_id, e->decode_node, sizeof node_id);
+    memcpy(node_id, e->now.decode_node, sizeof node_id);
     if (wire_encode_results(&frames, &e->held) != STATUS_OK) {
         entry_retry(e, STATUS_NO_MEMORY, status_message());
         frames.len = 0;
@@ -345,90 +407,179 @@ static void release_held(struct entry *e)
  * not soon, there was nobody left to. */
 static void note_decode_link(struct entry *e, int64_t now_ms)
 {
-    const bool adrift = e->state == ENTRY_ASSIGNED && e->first_seen && e->opened &&
-                        !peer_hub_find(e->router->hub, e->decode_node);
+    const bool adrift = e->state == ENTRY_ASSIGNED && e->now.first_seen && e->now.opened &&
+                        !peer_hub_find(e->router->hub, e->now.decode_node);
 
     if (!adrift)
-        e->adrift_ms = 0;
-    else if (!e->adrift_ms)
-        e->adrift_ms = now_ms;
+        e->now.adrift_ms = 0;
+    else if (!e->now.adrift_ms)
+        e->now.adrift_ms = now_ms;
 }
 
-void entry_node_lost(struct entry *e, const char *node_id, int64_t now_ms)
+/* ---- lost nodes ---- */
+
+static const char *owner_of(const struct assignment *a)
+{
+    return a->owner == OWNER_PREFILL ? a->prefill_node : a->decode_node;
+}
+
+static void count_crash(struct entry *e, const struct wire_hello *node, int64_t now_ms)
+{
+    if (e->n_crashes == ARRAY_LENGTH(e->crashes))
+        return; /* one more failure ends it anyway */
+    struct crash *c = &e->crashes[e->n_crashes++];
+    *c = (struct crash){.epoch = node->epoch};
+    snprintf(c->node_id, sizeof c->node_id, "%s", node->node_id);
+    if (e->now.probation && e->n_crashes > 1) /* it was nobody else's doing */
+        e->verdict_by_ms = now_ms + VERDICT_MS;
+}
+
+bool entry_judge(struct entry *e, int64_t now_ms)
+{
+    struct router *r = e->router;
+    char message[200];
+    uint32_t n_proven = 0;
+
+    for (uint32_t i = 0; i < e->n_crashes; i++)
+        n_proven += e->crashes[i].proven || now_ms >= e->verdict_by_ms;
+    if (!e->verdict_by_ms || n_proven < 2)
+        return false;
+    snprintf(message, sizeof message, "%u nodes crashed while they computed this request, %s last",
+             n_proven, e->crashes[e->n_crashes - 1].node_id);
+    r->n_poison++;
+    metric_add(r->metrics.n_poison, 1);
+    entry_cancel_on_nodes(e);
+    entry_end(e, STATUS_REQUEST_CRASHED_NODES, FINISH_NONE, message);
+    return true;
+}
+
+void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, int64_t now_ms)
 {
     char message[160];
 
+    if (e->leaving.attempt && !strcmp(owner_of(&e->leaving), node->node_id))
+        e->leaving = (struct assignment){0}; /* what it still had to say, the newer attempt says */
     if (e->state != ENTRY_ASSIGNED)
         return;
-    if (strcmp(e->owner == OWNER_PREFILL ? e->prefill_node : e->decode_node, node_id)) {
+    if (strcmp(owner_of(&e->now), node->node_id)) {
         note_decode_link(e, now_ms);
         return;
     }
-    snprintf(message, sizeof message, "the link to %s was lost", node_id);
+    if (died && !e->leaving.attempt && !e->ended_by_ids)
+        count_crash(e, node, now_ms);
+    snprintf(message, sizeof message, "the link to %s was lost", node->node_id);
     entry_retry(e, STATUS_PEER_LOST, message);
 }
 
-/* The entry may be gone when this returns. */
-void entry_result(struct entry *e, const char *node_id, const struct wire_result *m)
+void entry_node_found(struct entry *e, const struct wire_hello *node)
 {
-    const bool from_prefill = !strcmp(node_id, e->prefill_node);
+    uint32_t n = 0;
 
-    if (e->state != ENTRY_ASSIGNED || m->attempt != e->request->attempt)
-        return; /* of an attempt that was given up */
-    if (m->error != STATUS_OK) {
-        if (from_prefill && e->owner == OWNER_DECODE)
-            return; /* it is no longer the prefill node's to fail */
-        if (worth_retrying(m->error)) {
-            entry_retry(e, m->error, m->message);
-        } else {
-            entry_cancel_on_nodes(e);
-            entry_end(e, m->error, FINISH_NONE, m->message);
-        }
-        return;
+    for (uint32_t i = 0; i < e->n_crashes; i++) {
+        struct crash *c = &e->crashes[i];
+        const bool same = !strcmp(c->node_id, node->node_id);
+        c->proven |= same && c->epoch != node->epoch;
+        if (!same || c->epoch != node->epoch)
+            e->crashes[n++] = *c;
     }
-    if (lacks_rows(e) && (m->phase == WIRE_PHASE_ACCEPTED || m->phase == WIRE_PHASE_CONTINUATION)) {
-        snprintf(e->decode_node, sizeof e->decode_node, "%s", node_id);
-        e->opened = true;
-        hold(e, m);
-        return;
+    e->n_crashes = n;
+    if (n == 0)
+        e->now.probation = false;
+    if (n < 2)
+        e->verdict_by_ms = 0;
+}
+
+/* ---- a result ---- */
+
+/* An error that a node reports. The entry may be gone when this returns. */
+static void attempt_failed(struct entry *e, struct assignment *a, const char *node_id,
+                           const struct wire_result *m)
+{
+    if (a->owner == OWNER_DECODE && !strcmp(node_id, a->prefill_node) &&
+        strcmp(node_id, a->decode_node))
+        return; /* it is no longer the prefill node's to fail */
+    if (a == &e->leaving) {
+        e->leaving = (struct assignment){0};
+    } else if (worth_retrying(m->error) || e->leaving.attempt) {
+        entry_retry(e, m->error, m->message);
+    } else {
+        entry_cancel_on_nodes(e);
+        entry_end(e, m->error, FINISH_NONE, m->message);
     }
+}
+
+static void decode_node_is(struct entry *e, struct assignment *a, const char *node_id)
+{
+    snprintf(a->decode_node, sizeof a->decode_node, "%s", node_id);
+    a->opened = true;
+    if (a == &e->now)
+        note_decode_link(e, clock_now_ms());
+}
+
+/* What a result says beside its tokens. False if that was all, or the entry is gone. */
+static bool take_phase(struct entry *e, struct assignment *a, const char *node_id,
+                       const struct wire_result *m)
+{
     switch (m->phase) {
     case WIRE_PHASE_OPENED:
-        snprintf(e->decode_node, sizeof e->decode_node, "%s", m->decode_node);
-        e->opened = true;
-        log_event(LOG_DEBUG, "request opened", "req=%s attempt=%u prefill=%s decode=%s",
-                  e->request->request_id ? e->request->request_id : "", e->request->attempt,
-                  e->prefill_node, e->decode_node);
-        note_decode_link(e, clock_now_ms());
-        return;
+        decode_node_is(e, a, m->decode_node);
+        log_event(LOG_DEBUG, "request opened", "req=%s attempt=%u prefill=%s decode=%s", label(e),
+                  a->attempt, a->prefill_node, a->decode_node);
+        return false;
     case WIRE_PHASE_PROMPT_LOGPROBS:
         e->in_result = true;
         prompt_rows(e, m);
         e->in_result = false;
         if (e->closing)
             entry_free(e);
-        return;
+        return false;
     case WIRE_PHASE_FIRST_TOKEN:
-        if (e->request->attempt == 1)
+        if (a->attempt == 1)
             e->n_cached = m->n_cached;
         if (lacks_rows(e)) {
             inexact(e, "the first token came before the prompt's log-probabilities were complete");
-            return;
+            return false;
         }
-        e->first_seen = true;
-        note_decode_link(e, clock_now_ms());
-        break;
+        a->first_seen = true;
+        if (a == &e->now)
+            note_decode_link(e, clock_now_ms());
+        return true;
     case WIRE_PHASE_ACCEPTED:
-        e->owner = OWNER_DECODE;
-        e->first_seen = e->opened = true;
-        snprintf(e->decode_node, sizeof e->decode_node, "%s", node_id);
-        note_decode_link(e, clock_now_ms());
-        e->router->n_handed_off++;
-        break;
+        if (a->owner == OWNER_PREFILL)
+            e->router->n_handed_off++;
+        a->owner = OWNER_DECODE;
+        a->first_seen = true;
+        decode_node_is(e, a, node_id);
+        return true;
     case WIRE_PHASE_CONTINUATION:
     case WIRE_PHASE_FAILED:
-        break;
+        return true;
     }
+    return true;
+}
+
+/* The entry may be gone when this returns. */
+void entry_result(struct entry *e, const char *node_id, const struct wire_result *m)
+{
+    struct assignment *a = e->state != ENTRY_ASSIGNED         ? NULL
+                           : m->attempt == e->now.attempt     ? &e->now
+                           : m->attempt == e->leaving.attempt ? &e->leaving
+                                                              : NULL;
+
+    if (!a || !m->attempt)
+        return; /* of an attempt that was given up */
+    if (m->error != STATUS_OK) {
+        attempt_failed(e, a, node_id, m);
+        return;
+    }
+    if (lacks_rows(e) && (m->phase == WIRE_PHASE_ACCEPTED || m->phase == WIRE_PHASE_CONTINUATION)) {
+        snprintf(a->decode_node, sizeof a->decode_node, "%s", node_id);
+        a->opened = true;
+        hold(e, m);
+        return;
+    }
+    if (!take_phase(e, a, node_id, m))
+        return;
     e->in_result = true;
     if (!merge_tokens(e, m))
         return;
@@ -437,14 +588,21 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
         entry_free(e);
         return;
     }
+    if (e->now.probation && e->n_ids >= e->now.n_ids_before + PROBATION_TOKENS)
+        e->now.probation = false;
+    if (a == &e->now && e->leaving.attempt && m->n_ids)
+        leave(e);
     if (!m->done) {
         renew_window(e);
         if (m->phase == WIRE_PHASE_FIRST_TOKEN)
             release_held(e);
         return;
     }
-    if (!e->ended_by_ids || e->finish_by_ids != m->finish || m->n_generated != e->n_ids)
+    if (!e->ended_by_ids || e->finish_by_ids != m->finish || m->n_generated != e->n_ids) {
         inexact(e, "the node and the router disagree about the answer's end");
-    else
-        entry_end(e, STATUS_OK, m->finish, "");
+        return;
+    }
+    if (e->leaving.attempt) /* whichever was first: the other need not go on */
+        cancel_attempt(e, a == &e->now ? &e->leaving : &e->now);
+    entry_end(e, STATUS_OK, m->finish, "");
 }

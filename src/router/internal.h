@@ -9,20 +9,50 @@ enum entry_owner { OWNER_PREFILL, OWNER_DECODE };
 
 enum {
     WINDOW_TOKENS = 1024,
-    MAX_FAILURES = 3,
+    MAX_FAILURES = 5,
     RETRY_PAUSE_MS = 50,
+    MOVE_PAUSE_MS = 500, /* until another try to move a request away from a node that drains */
     TICK_MS = 50,
     RESTART_PATIENCE_MS = 5000,
     MAX_NODES = 64,
-    ADRIFT_MS = 500
+    ADRIFT_MS = 500,
+    VERDICT_MS = 5000,
+    /* resumed requests that one prefill node computes again at a time: an outage must not become a
+     * storm */
+    MAX_RESUMED_A_NODE = 4,
+    PROBATION_TOKENS = 8 /* that a suspect makes before its nodes take others again */
+};
+
+/* Which nodes have one attempt of a request. */
+struct assignment {
+    uint32_t attempt;       /* 0: none */
+    enum entry_owner owner; /* who would have to give it up, or be lost, for it to be tried again */
+    char prefill_node[NODE_ID_BYTES], decode_node[NODE_ID_BYTES];
+    uint32_t n_ids_before; /* journalled when it began */
+    bool opened;           /* decode_node is what the prefill node says, no longer a guess */
+    bool first_seen;       /* this attempt's first token is out: the decode node may own it without
+                              our knowing */
+    bool probation;        /* a suspect: its nodes take no others */
+    int64_t adrift_ms;     /* since when that decode node is not linked; 0: it is */
+};
+
+/* A node whose process may have died of a request: proven when it comes back as a new epoch; if it
+ * comes back as the old one, only the link was lost. */
+struct crash {
+    char node_id[NODE_ID_BYTES];
+    uint64_t epoch;
+    bool proven;
 };
 
 /* One request: what was asked, what has come back, who has it. */
 struct entry {
     struct entry *prev, *next;
     struct router *router;
-    enum entry_state state;
-    enum entry_owner owner; /* who would have to give it up, or be lost, for it to be tried again */
+    enum entry_state state;    /* of the newest attempt */
+    struct assignment now;     /* the newest attempt; while QUEUED its nodes are empty */
+    struct assignment leaving; /* an older one that streams on from a node that drains, until the
+                                  newer one's first token */
+    uint32_t last_attempt;
     uint64_t ticket;
     struct request *request;
     struct request_sink sink;
@@ -33,14 +63,13 @@ struct entry {
     uint32_t n_ids, capacity;
     uint32_t n_prompt_rows;
     uint32_t n_cached, window_tokens;
-    char prefill_node[NODE_ID_BYTES], decode_node[NODE_ID_BYTES];
-    bool opened;       /* decode_node is what the prefill node says, no longer a guess */
-    bool first_seen;   /* this attempt's first token is out: the decode node may own it without our
-                          knowing */
-    int64_t adrift_ms; /* since when that decode node is not linked; 0: it is */
     struct wire_result_batch
         held;            /* what the decode node said before all of the prompt's rows were here */
     uint32_t n_failures; /* of nodes or hand-offs; refusals for want of room do not count */
+    struct crash crashes[MAX_FAILURES]; /* of nodes that owned it */
+    uint32_t n_crashes;
+    int64_t verdict_by_ms; /* it seems to crash nodes: it waits until its crashes are proven or
+                              explained, or taken for proven; 0: it does not */
     enum status last_error;
     char last_message[256];
     int64_t submitted_ms, queued_ms, not_before_ms, deadline_ms;
@@ -68,9 +97,9 @@ struct router {
     void *idle_context;
     struct {
         struct metric *n_requests, *n_ended_ok, *n_ended_error, *n_retries, *n_requeued, *n_inexact,
-            *waiting;
+            *n_moved, *n_poison, *waiting;
     } metrics;
-    uint64_t n_retries, n_requeued, n_inexact, n_tokens, n_handed_off;
+    uint64_t n_retries, n_requeued, n_inexact, n_tokens, n_handed_off, n_moved, n_poison;
 };
 
 /* entry.c: one request's life */
@@ -79,12 +108,25 @@ void entry_remove(struct entry *e);
 struct entry *entry_find(struct router *r, const struct request_key *key);
 /* Tells the sink how it ended, and frees it. */
 void entry_end(struct entry *e, enum status status, enum finish_reason finish, const char *message);
-/* Tries again elsewhere, from what the journal holds. */
+/* Tries again elsewhere, from what the journal holds. The entry may be gone when this returns. */
 void entry_retry(struct entry *e, enum status reason, const char *message);
 void entry_cancel_on_nodes(const struct entry *e);
 void entry_result(struct entry *e, const char *node_id, const struct wire_result *m);
-/* A node is gone. The entry may be, when this returns. */
-void entry_node_lost(struct entry *e, const char *node_id, int64_t now_ms);
+/* A node is gone; died: with a broken connection, as a process that ends leaves it. The entry may
+ * be gone when this returns. */
+void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, int64_t now_ms);
+/* A node is linked: a crash that it was suspected of did not happen if its epoch is the old one. */
+void entry_node_found(struct entry *e, const struct wire_hello *node);
+/* Ends a request that has crashed nodes, once that is proven. False if it was not, yet. */
+bool entry_judge(struct entry *e, int64_t now_ms);
+/* Before an attempt is sent: the next number, and what streams on from a node that drains. */
+void entry_begin_attempt(struct entry *e, bool moves);
+
+/* What it computes, some node has computed before. */
+static inline bool entry_is_resumed(const struct entry *e)
+{
+    return e->n_ids || e->n_failures;
+}
 
 /* dispatch.c: the queue */
 void dispatch(struct router *r);

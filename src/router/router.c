@@ -58,7 +58,6 @@ static enum status submit(struct service *s, struct request *request, struct req
     request->key.epoch = r->epoch;
     request->key.number = ++r->next_number;
     request->key.choice = m->choice;
-    request->attempt = 1;
     e->request = request;
     e->sink = sink;
     e->ticket = r->next_number;
@@ -162,6 +161,8 @@ static void stats(struct service *s, service_stat_visitor *visit, void *context)
     visit(context, "", "handed_off", NULL, (double)r->n_handed_off);
     visit(context, "", "resumed", NULL, (double)r->n_retries);
     visit(context, "", "requeued", NULL, (double)r->n_requeued);
+    visit(context, "", "moved", NULL, (double)r->n_moved);
+    visit(context, "", "poison", NULL, (double)r->n_poison);
     visit(context, "", "inexact", NULL, (double)r->n_inexact);
     for (int role = 0; role < 2; role++) {
         const uint32_t n = collect_candidates(r, role ? "decode" : "prefill", nodes);
@@ -234,19 +235,23 @@ static enum status on_message(void *context, struct peer_link *link, const struc
 
 static void on_link_up(void *context, struct peer_link *link)
 {
-    dispatch(context);
+    struct router *r = context;
+
+    for (struct entry *e = r->first; e; e = e->next)
+        entry_node_found(e, peer_link_hello(link));
+    dispatch(r);
 }
 
 /* Whoever's request was with the lost node goes on elsewhere. */
 static void on_link_down(void *context, struct peer_link *link, enum status reason)
 {
     struct router *r = context;
-    char id[NODE_ID_BYTES];
+    const struct wire_hello node = *peer_link_hello(link);
+    const bool died = peer_link_broke(link) && !peer_link_stats(link)->draining;
 
-    snprintf(id, sizeof id, "%s", peer_link_id(link));
     for (struct entry *e = r->first; e; e = r->walk) {
         r->walk = e->next;
-        entry_node_lost(e, id, clock_now_ms());
+        entry_node_lost(e, &node, died, clock_now_ms());
     }
 }
 
@@ -293,6 +298,10 @@ static void make_metrics(struct router *r)
     r->metrics.n_inexact =
         metrics_counter(m, "router_inexact_total", NULL,
                         "Requests whose nodes contradicted each other; must stay 0.");
+    r->metrics.n_moved = metrics_counter(m, "router_moved_total", NULL,
+                                         "Requests moved away from a node that drains.");
+    r->metrics.n_poison = metrics_counter(m, "router_poison_total", NULL,
+                                          "Requests ended because nodes crashed of them.");
     r->metrics.waiting =
         metrics_gauge(m, "num_requests_waiting", NULL, "Requests in the router's queue.");
 }

@@ -46,13 +46,23 @@ struct candidate {
     uint32_t n_assigned;        /* requests that this router has given it */
     uint64_t n_assigned_tokens; /* their prompt tokens still to be prefilled, or tokens held */
     uint32_t n_running, n_waiting, n_free_pages; /* as it last said */
+    uint32_t n_resumed; /* of the assigned ones, those that were prefilled before */
+    bool probation;     /* it has a request that is suspected of crashing nodes */
     bool draining;
 };
+/* What is to be served. */
+struct wanted {
+    uint32_t n_tokens;      /* prompt and answer */
+    uint32_t max_resumed;   /* 0: not a resumed one; else nodes with so many of them are passed over
+                             */
+    bool suspect;           /* of having crashed a node: it goes alone to as few others as can be */
+    const char *not_decode; /* a node that it moves away from, or NULL */
+};
 /* The prefill node with the least work before it, among those that have a decode node of their cell
- * with room for n_tokens; decode_order: that cell's decode nodes, best first. -1: nobody can serve
- * it now. */
+ * with room for it; decode_order: that cell's decode nodes, best first. -1: nobody can serve it
+ * now. */
 int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
-                 const struct candidate *decode, uint32_t n_decode, uint32_t n_tokens,
+                 const struct candidate *decode, uint32_t n_decode, const struct wanted *w,
                  uint32_t *decode_order, uint32_t *n_order);
 
 #endif

@@ -282,6 +282,33 @@ def test_worker_killed_in_mid_stream_is_survived():
             s.stop()
 
 
+def test_a_node_that_drains_hands_its_requests_on():
+    """SIGTERM of a decode node: what it decodes moves to another, with the same bytes, and it ends long before they do."""
+    import canonical
+
+    cluster = Cluster(n_prefill=1, n_decode=2)
+    bodies = [{**HELLO, "max_tokens": 400, "ignore_eos": True, "seed": i, "temperature": i % 2, "stream": i > 1} for i in range(4)]
+    expected = [canonical.answer(cluster.post(CHAT, b), b["stream"]) for b in bodies]
+    results = {}
+    threads = [threading.Thread(target=lambda i=i: results.update({i: cluster.post(CHAT, bodies[i])})) for i in range(4)]
+    for t in threads:
+        t.start()
+    wait_until(lambda: sum(d.stats()["engine"]["running"] for d in cluster.decode) == 4, "decoding")
+    victim = max(cluster.decode, key=lambda d: d.stats()["engine"]["running"])
+    n = victim.stats()["engine"]["running"]
+    victim.stop()
+    assert any(t.is_alive() for t in threads)
+    for t in threads:
+        t.join()
+    assert [canonical.answer(results[i], bodies[i]["stream"]) for i in range(4)] == expected
+    stats = cluster.router.stats()
+    assert stats["moved"] == n > 0 and stats["resumed"] == 0, stats
+    for s in cluster.servers:
+        if s is not victim:
+            s.check_no_leak() if s is not cluster.router else None
+            s.stop()
+
+
 def test_requests_wait_for_a_node_that_restarts():
     """The only decode node of a family dies; what is asked meanwhile waits for its successor instead of failing."""
     family = Server("--roles", "1p1d")

@@ -66,8 +66,9 @@ static inline void fake_node_stats(void *context, struct wire_node_stats *out)
     hub_node_stats(&((struct fake_node *)context)->hub, out);
 }
 
-static inline void fake_start(struct fake_node *n, struct net_loop *l, const char *id,
-                              const char *role, uint32_t n_slots)
+/* As a process does: another epoch each time. What it was asked before is kept. */
+static inline void fake_restart(struct fake_node *n, struct net_loop *l, const char *id,
+                                const char *role, uint32_t n_slots)
 {
     const struct peer_events events = {.link_up = fake_link_up,
                                        .link_down = fake_link_down,
@@ -76,9 +77,16 @@ static inline void fake_start(struct fake_node *n, struct net_loop *l, const cha
                                        .context = n};
     struct wire_hello hello = model_hello(id, role);
 
-    memset(n, 0, sizeof *n);
+    memset(&n->hub, 0, sizeof n->hub);
     hello.n_slots = n_slots;
     hub_start_with(&n->hub, l, &hello, &events, peer_limits_default);
+}
+
+static inline void fake_start(struct fake_node *n, struct net_loop *l, const char *id,
+                              const char *role, uint32_t n_slots)
+{
+    memset(n, 0, sizeof *n);
+    fake_restart(n, l, id, role, n_slots);
 }
 
 static inline void fake_stop(struct fake_node *n)

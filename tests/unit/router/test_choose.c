@@ -28,8 +28,10 @@ static uint32_t order[8], n_order;
 static int choose(const struct candidate *p, uint32_t n_p, const struct candidate *d, uint32_t n_d,
                   uint32_t n_tokens)
 {
+    const struct wanted w = {.n_tokens = n_tokens};
+
     n_order = 99;
-    return choose_nodes(p, n_p, d, n_d, n_tokens, order, &n_order);
+    return choose_nodes(p, n_p, d, n_d, &w, order, &n_order);
 }
 
 static void test_nobody(void **state)
@@ -69,6 +71,44 @@ static void test_draining(void **state)
     assert_int_equal(order[0], 0);
     d[0].draining = true;
     assert_int_equal(choose(p, 2, d, 2, 10), -1);
+}
+
+/* What is suspected of crashing nodes goes to one pair alone, and that pair takes no others. */
+static void test_suspects(void **state)
+{
+    struct candidate p[2] = {node("p0"), node("p1")}, d[2] = {node("d0"), node("d1")};
+    const struct wanted suspect = {.n_tokens = 10, .suspect = true};
+
+    p[0].n_assigned = 3;
+    p[1].n_assigned = 1;
+    p[1].n_assigned_tokens = 1000;
+    d[0].n_assigned = 2;
+    assert_int_equal(choose_nodes(p, 2, d, 2, &suspect, order, &n_order), 1);
+    assert_int_equal(n_order, 1);
+    assert_int_equal(order[0], 1);
+    p[1].probation = d[1].probation = true;
+    assert_int_equal(choose(p, 2, d, 2, 10), 0);
+    assert_int_equal(n_order, 1);
+    assert_int_equal(order[0], 0);
+    d[0].probation = true;
+    assert_int_equal(choose(p, 2, d, 2, 10), -1);
+}
+
+static void test_resumed_and_moved(void **state)
+{
+    struct candidate p[2] = {node("p0"), node("p1")}, d[2] = {node("d0"), node("d1")};
+    struct wanted w = {.n_tokens = 10, .max_resumed = 2};
+
+    p[0].n_resumed = 2;
+    p[1].n_resumed = 1;
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), 1);
+    p[1].n_resumed = 2;
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), -1);
+    w = (struct wanted){.n_tokens = 10, .not_decode = "d0"};
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), 0);
+    assert_int_equal(n_order, 1);
+    assert_int_equal(order[0], 1);
+    assert_int_equal(choose_nodes(p, 2, d, 1, &w, order, &n_order), -1);
 }
 
 /* A stream never leaves its cell. */
@@ -124,8 +164,13 @@ static void test_load(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nobody), cmocka_unit_test(test_size), cmocka_unit_test(test_draining),
-        cmocka_unit_test(test_cells),  cmocka_unit_test(test_load),
+        cmocka_unit_test(test_nobody),
+        cmocka_unit_test(test_size),
+        cmocka_unit_test(test_draining),
+        cmocka_unit_test(test_suspects),
+        cmocka_unit_test(test_resumed_and_moved),
+        cmocka_unit_test(test_cells),
+        cmocka_unit_test(test_load),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
