@@ -40,7 +40,7 @@ check-tsan: build-tsan $(MODEL)
 
 bench: TARGETS = baton
 bench: build-release $(MODEL)
-	@$(PYTHON) bench/peers.py --model $(MODEL)
+	@$(PYTHON) bench/peers.py --model $(MODEL) --tests prefill,decode
 	@$(PYTHON) bench/handoff.py --model $(MODEL)
 
 fuzz: build-fuzz
