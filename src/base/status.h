@@ -53,6 +53,9 @@
     X(VERSION_MISMATCH, "version_mismatch", 400, "server_error")                                   \
     X(CELL_MISMATCH, "cell_mismatch", 400, "server_error")                                         \
     X(DUPLICATE_NODE, "duplicate_node", 400, "server_error")                                       \
+    X(TLS_FAILED, "tls_failed", 400, "server_error")                                               \
+    X(BAD_CERTIFICATE, "bad_certificate", 400, "server_error")                                     \
+    X(IDENTITY_MISMATCH, "identity_mismatch", 400, "server_error")                                 \
     X(ADDRESS_IN_USE, "address_in_use", 500, "server_error")                                       \
     X(REQUEST_CRASHED_NODES, "request_crashed_nodes", 500, "server_error")
 

@@ -1,5 +1,5 @@
-/* net/transport: connections that carry bytes between nodes, as an interface: TCP, or in memory for
- * tests. Nothing above it knows which one runs.
+/* net/transport: connections that carry bytes between nodes, as an interface: TCP, in memory for
+ * tests, and TLS over either. Nothing above it knows which one runs.
  *
  * A reader says where the next bytes go before they arrive, so that a page is read straight into
  * the pool. A writer keeps its memory until done() is called, so that a page is written straight
@@ -8,6 +8,7 @@
 #define BATON_NET_TRANSPORT_H
 
 #include "net/net.h"
+#include "net/tls.h"
 
 #include <sys/uio.h>
 
@@ -36,11 +37,17 @@ struct transport_ops {
                   struct transport_write *w);
     void (*close)(struct transport *t);
     size_t (*unsent)(const struct transport *t);
+    void (*limit_unsent)(struct transport *t, uint32_t bytes);
 };
 struct transport {
     const struct transport_ops *ops;
     struct transport_events events;
     char peer[80]; /* address, for logs */
+    /* What arrives is what was sent, or the connection breaks: no checksum of ours is needed. */
+    bool guarded;
+    /* Who the other side has proved to be, from the first byte that arrives on; NULL where nobody
+     * proves anything. */
+    const struct net_identity *identity;
 };
 
 static inline void transport_start(struct transport *t, const struct transport_events *events)
@@ -84,10 +91,19 @@ enum status transport_accept_tcp(struct net_loop *l, uv_stream_t *listener,
                                  struct transport **out) WARN_UNUSED;
 /* At most this many bytes are left unsent in the kernel before a write waits (TCP_NOTSENT_LOWAT).
  */
-void transport_limit_unsent(struct transport *t, uint32_t bytes);
+static inline void transport_limit_unsent(struct transport *t, uint32_t bytes)
+{
+    t->ops->limit_unsent(t, bytes);
+}
 
 /* Two ends of one connection inside this process. */
 enum status transport_memory_pair(struct net_loop *l, struct transport **a,
                                   struct transport **b) WARN_UNUSED;
+
+/* Puts TLS over *t, which must not have been started; with tls NULL *t stays as it is. The
+ * handshake begins with transport_start(); what is written before its end waits. tls outlives the
+ * connection. Owner: *t is closed on failure. */
+enum status transport_secure(struct net_loop *l, struct tls_context *tls, bool accepting,
+                             struct transport **t) WARN_UNUSED;
 
 #endif

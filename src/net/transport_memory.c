@@ -153,8 +153,17 @@ static size_t memory_unsent(const struct transport *t)
     return ((const struct end *)t)->unsent;
 }
 
+static void memory_limit_unsent(struct transport *t, uint32_t bytes)
+{
+}
+
 static const struct transport_ops memory_ops = {
-    .start = memory_start, .write = memory_write, .close = memory_close, .unsent = memory_unsent};
+    .start = memory_start,
+    .write = memory_write,
+    .close = memory_close,
+    .unsent = memory_unsent,
+    .limit_unsent = memory_limit_unsent,
+};
 
 static struct end *end_create(struct net_loop *l)
 {

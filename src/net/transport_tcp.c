@@ -110,8 +110,23 @@ static size_t tcp_unsent(const struct transport *transport)
         (const uv_stream_t *)&((const struct tcp *)transport)->handle);
 }
 
+/* A hint: without it more waits in the kernel. */
+static void tcp_limit_unsent(struct transport *transport, uint32_t bytes)
+{
+    const int value = (int)MIN(bytes, (uint32_t)INT32_MAX);
+    uv_os_fd_t fd;
+
+    if (uv_fileno((uv_handle_t *)&((struct tcp *)transport)->handle, &fd) == 0)
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, sizeof value);
+}
+
 static const struct transport_ops tcp_ops = {
-    .start = tcp_start, .write = tcp_write, .close = tcp_close, .unsent = tcp_unsent};
+    .start = tcp_start,
+    .write = tcp_write,
+    .close = tcp_close,
+    .unsent = tcp_unsent,
+    .limit_unsent = tcp_limit_unsent,
+};
 
 static enum status tcp_create(struct net_loop *l, struct tcp **out)
 {
@@ -225,16 +240,4 @@ enum status transport_accept_tcp(struct net_loop *l, uv_stream_t *listener, stru
     connected_now(t);
     *out = &t->transport;
     return STATUS_OK;
-}
-
-void transport_limit_unsent(struct transport *transport, uint32_t bytes)
-{
-    uv_os_fd_t fd;
-
-    if (transport->ops != &tcp_ops ||
-        uv_fileno((uv_handle_t *)&((struct tcp *)transport)->handle, &fd))
-        return;
-    const int value = (int)MIN(bytes, (uint32_t)INT32_MAX);
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value,
-               sizeof value); /* a hint: without it more waits in the kernel */
 }

@@ -61,17 +61,19 @@ static void send_frame(struct peer_link *link, struct bulk_frame *f, struct peer
     wire_encode_kv_header(f->header, h);
     parts[n++] = (struct iovec){.iov_base = f->header, .iov_len = sizeof f->header};
     for (uint32_t i = 0; i < h->n_pages; i++) {
+        parts[n++] = (struct iovec){.iov_base = (void *)slabs[i], .iov_len = h->slab_bytes};
+        if (!link->crc_bytes)
+            continue;
         const uint32_t crc = wire_crc32c(slabs[i], h->slab_bytes);
         for (int j = 0; j < WIRE_KV_CRC_BYTES; j++)
             f->crc[i][j] = (uint8_t)(crc >> (8 * j));
-        parts[n++] = (struct iovec){.iov_base = (void *)slabs[i], .iov_len = h->slab_bytes};
         parts[n++] = (struct iovec){.iov_base = f->crc[i], .iov_len = WIRE_KV_CRC_BYTES};
     }
     f->used = true;
     f->link = link;
     f->bulk = b;
     f->n_slabs = h->n_pages;
-    f->bytes = sizeof f->header + (uint64_t)h->n_pages * (h->slab_bytes + WIRE_KV_CRC_BYTES);
+    f->bytes = sizeof f->header + (uint64_t)h->n_pages * (h->slab_bytes + link->crc_bytes);
     f->write.done = frame_sent;
     b->n_in_flight++;
     link->n_pins++;
@@ -161,7 +163,7 @@ void bulk_receive_room(struct peer_link *link, char **base, size_t *len)
         *len = WIRE_KV_HEADER_BYTES - link->header_fill;
     } else if (link->slab_fill >= link->kv.slab_bytes) {
         *base = (char *)link->crc + (link->slab_fill - link->kv.slab_bytes);
-        *len = link->kv.slab_bytes + WIRE_KV_CRC_BYTES - link->slab_fill;
+        *len = link->kv.slab_bytes + link->crc_bytes - link->slab_fill;
     } else {
         const size_t left = link->kv.slab_bytes - link->slab_fill;
         *base = link->slab ? link->slab + link->slab_fill : link->hub->discard;
@@ -177,7 +179,7 @@ static void end_slab(struct peer_link *link)
         uint32_t crc = 0;
         for (int i = 0; i < WIRE_KV_CRC_BYTES; i++)
             crc |= (uint32_t)link->crc[i] << (8 * i);
-        const bool intact = wire_crc32c(link->slab, link->kv.slab_bytes) == crc;
+        const bool intact = !link->crc_bytes || wire_crc32c(link->slab, link->kv.slab_bytes) == crc;
         if (!intact)
             metric_add(link->hub->n_bad_slabs, 1);
         link->slab = NULL;
@@ -195,7 +197,7 @@ enum status bulk_receive_arrived(struct peer_link *link, size_t n)
         return link->header_fill == WIRE_KV_HEADER_BYTES ? begin_frame(link) : STATUS_OK;
     }
     link->slab_fill += (uint32_t)n;
-    if (link->slab_fill < link->kv.slab_bytes + WIRE_KV_CRC_BYTES)
+    if (link->slab_fill < link->kv.slab_bytes + link->crc_bytes)
         return STATUS_OK;
     end_slab(link);
     if (++link->kv_page < link->kv.n_pages)
@@ -234,6 +236,7 @@ void link_adopt_bulk(struct peer_link *link, struct transport *t)
 {
     link->n_pins++;
     link->bulk = t;
+    link->crc_bytes = t->guarded ? 0 : WIRE_KV_CRC_BYTES;
     t->events = (struct transport_events){
         .room = room, .arrived = arrived, .broken = broken, .context = link};
     transport_limit_unsent(t, UNSENT_BYTES_MAX);

@@ -114,8 +114,10 @@ void dial_link_lost(struct dial *d, enum status reason, bool was_up)
     if (d->hub->closing)
         return;
     transport_dial_cancel(&d->connecting);
-    if (!was_up)
+    if (!was_up) {
+        hub_count_refusal(d->hub, reason);
         log_failure(d, reason);
+    }
     dial_later(d);
 }
 
@@ -125,6 +127,8 @@ static void dialled(void *context, struct transport *t, enum status status)
     struct peer_hub *hub = d->hub;
 
     d->connecting = NULL;
+    if (status == STATUS_OK)
+        status = transport_secure(hub->options.loop, hub->options.tls, false, &t);
     if (status == STATUS_OK) {
         d->link = link_create(hub, t, d);
         if (d->link) {
@@ -178,6 +182,8 @@ static void bulk_dialled(void *context, struct transport *t, enum status status)
     struct dial *d = context;
 
     d->connecting = NULL;
+    if (status == STATUS_OK)
+        status = transport_secure(d->hub->options.loop, d->hub->options.tls, false, &t);
     if (status != STATUS_OK)
         link_lost(d->link, status);
     else
@@ -216,12 +222,32 @@ enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *addres
 
 /* ---- accepting ---- */
 
+/* Whoever has been silent longest makes room for who comes. */
+static void limit_strangers(struct peer_hub *hub)
+{
+    struct peer_link *oldest = NULL;
+    uint32_t n = 0;
+
+    for (struct peer_link *i = hub->links; i; i = i->next) /* the newest come first */
+        if (i->state == LINK_HELLO && !i->ours.link) {
+            oldest = i;
+            n++;
+        }
+    if (n >= STRANGERS_MAX)
+        link_lost(oldest, fail(STATUS_PEER_LOST, "more than %d connections without a hello",
+                               STRANGERS_MAX));
+}
+
+/* Takes t over, also on failure. */
 static enum status accept_transport(struct peer_hub *hub, struct transport *t)
 {
+    limit_strangers(hub);
+    TRY(transport_secure(hub->options.loop, hub->options.tls, true, &t));
     struct peer_link *link = link_create(hub, t, NULL);
-
-    if (!link)
+    if (!link) {
+        transport_close(&t);
         return STATUS_NO_MEMORY;
+    }
     link_begin(link);
     return STATUS_OK;
 }
@@ -231,12 +257,9 @@ static void on_connection(void *context, uv_stream_t *listener)
     struct peer_hub *hub = context;
     struct transport *t;
 
-    if (transport_accept_tcp(hub->options.loop, listener, &t) != STATUS_OK) {
+    if (transport_accept_tcp(hub->options.loop, listener, &t) != STATUS_OK ||
+        accept_transport(hub, t) != STATUS_OK)
         log_event(LOG_WARN, "peer not accepted", "error=" LOG_Q, log_quote(status_message()));
-        return;
-    }
-    if (accept_transport(hub, t) != STATUS_OK)
-        transport_close(&t);
 }
 
 void peer_hub_listen(struct peer_hub *hub, struct net_listener *listener)
@@ -251,8 +274,11 @@ enum status peer_hub_join(struct peer_hub *dialling, struct peer_hub *accepting,
     struct peer_link *link = NULL;
     enum status status;
 
-    for (int i = 0; i < (with_bulk ? 2 : 1); i++)
+    for (int i = 0; i < (with_bulk ? 2 : 1); i++) {
         TRY_GOTO(failed, transport_memory_pair(dialling->options.loop, &a[i], &b[i]));
+        TRY_GOTO(failed,
+                 transport_secure(dialling->options.loop, dialling->options.tls, false, &a[i]));
+    }
     link = link_create(dialling, a[0], NULL);
     if (!link) {
         status = STATUS_NO_MEMORY;
@@ -262,13 +288,15 @@ enum status peer_hub_join(struct peer_hub *dialling, struct peer_hub *accepting,
     link->ours.link = random_u64() | 1;
     link->ours.wants_bulk = with_bulk;
     strncpy(link->ours.expect_role, expect_role, sizeof link->ours.expect_role - 1);
-    TRY_GOTO(failed, accept_transport(accepting, b[0]));
+    struct transport *taken = b[0];
     b[0] = NULL;
+    TRY_GOTO(failed, accept_transport(accepting, taken));
     link_begin(link);
     a[0] = NULL;
     if (with_bulk) {
-        TRY_GOTO(failed, accept_transport(accepting, b[1]));
+        taken = b[1];
         b[1] = NULL;
+        TRY_GOTO(failed, accept_transport(accepting, taken));
         link_start_bulk_hello(link, a[1]);
     }
     return STATUS_OK;

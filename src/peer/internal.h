@@ -4,7 +4,13 @@
 
 #include "peer/peer.h"
 
-enum { CONTROL_READ_BYTES = 16 << 10, BULK_FRAMES_IN_FLIGHT = 2 };
+enum {
+    CONTROL_READ_BYTES = 16 << 10,
+    BULK_FRAMES_IN_FLIGHT = 2,
+    HELLO_BYTES_MAX = 64 << 10, /* from somebody who has not said who it is */
+    STRANGERS_MAX = 256,        /* accepted connections that have not said who they are */
+    REFUSALS_LOGGED_A_SECOND = 10
+};
 
 /* When bytes last got out of a transport: writes that stand still mean that nobody reads. */
 struct progress {
@@ -75,6 +81,7 @@ struct peer_link {
     struct peer_bulk *turn_first, *turn_last;
     struct bulk_frame frames[BULK_FRAMES_IN_FLIGHT];
     uint64_t bulk_bytes_sent, bulk_bytes_received;
+    uint32_t crc_bytes; /* behind each slab: none where the connection itself guards the bytes */
     /* what is being received */
     uint8_t header[WIRE_KV_HEADER_BYTES];
     uint32_t header_fill;
@@ -103,6 +110,9 @@ struct peer_hub {
     bool closing;
     struct metric *n_links_up, *n_links_lost, *n_links_refused, *n_bad_messages, *bytes_sent,
         *bytes_received, *n_bad_slabs;
+    /* strangers knock as often as they like: what they are told is logged so often a second */
+    int64_t refusals_second;
+    uint32_t n_refusals_logged;
 };
 
 struct peer_link *link_create(struct peer_hub *hub, struct transport *control, struct dial *d);
@@ -113,6 +123,11 @@ void link_lost(struct peer_link *link, enum status reason);
 void link_doom(struct peer_link *link, enum status reason);
 void link_unpin(struct peer_link *link);
 void link_adopt_bulk(struct peer_link *link, struct transport *t);
+/* Who a connection has proved to be must be who its hello names. Errors: IDENTITY_MISMATCH. */
+enum status link_check_identity(const struct transport *t,
+                                const struct wire_hello *hello) WARN_UNUSED;
+/* Logs (within reason) and counts that somebody was not let in. */
+void link_count_refusal(struct peer_link *link, enum status reason);
 void link_is_up(struct peer_link *link);
 void link_start_bulk_hello(struct peer_link *link, struct transport *t);
 
@@ -123,6 +138,8 @@ void bulk_receive_room(struct peer_link *link, char **base, size_t *len);
 enum status bulk_receive_arrived(struct peer_link *link, size_t n) WARN_UNUSED;
 void bulk_pump(struct peer_link *link);
 
+/* By reason, in either direction. */
+void hub_count_refusal(struct peer_hub *hub, enum status reason);
 void dial_bulk(struct peer_link *link);
 void dial_link_lost(struct dial *d, enum status reason, bool was_up);
 

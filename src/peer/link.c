@@ -134,10 +134,7 @@ static void refuse(struct peer_link *link, enum status reason)
     struct buffer frame = {0};
 
     strncpy(notice.message, status_message(), sizeof notice.message - 1);
-    log_event(LOG_WARN, "link refused", "peer=%s addr=%s reason=%s error=" LOG_Q,
-              *link->theirs.node_id ? link->theirs.node_id : "unknown", link->address,
-              status_code(reason), log_quote(notice.message));
-    metric_add(link->hub->n_links_refused, 1);
+    link_count_refusal(link, reason);
     if (wire_encode_notice(&frame, WIRE_REFUSE, &notice) == STATUS_OK) {
         link->closing_after_write = true;
         channel_send(&link->control, link, frame.data, frame.len);
@@ -264,6 +261,11 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
     link->theirs = *hello;
     link->ours = hub->options.hello;
     link->ours.link = hello->link;
+    status = link_check_identity(link->control.transport, hello);
+    if (status != STATUS_OK) {
+        refuse(link, status);
+        return;
+    }
     if (hello->bulk) {
         struct peer_link *owner = link_of_bulk(hub, hello);
         if (!owner) {
@@ -303,8 +305,10 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
 /* The dialling side: the answer to our hello. */
 static void answered_hello(struct peer_link *link, const struct wire_hello *hello)
 {
-    const enum status status = wire_hello_match(&link->ours, hello);
+    enum status status = link_check_identity(link->control.transport, hello);
 
+    if (status == STATUS_OK)
+        status = wire_hello_match(&link->ours, hello);
     link->theirs = *hello;
     if (status != STATUS_OK) {
         link_lost(link, status);
@@ -408,6 +412,14 @@ static void on_frame(struct peer_link *link, const struct wire_frame *f)
     }
 }
 
+/* Somebody who dialled us and did not get as far as a hello that makes sense. */
+static void count_stranger(struct peer_link *link, enum status status)
+{
+    if (link->state == LINK_HELLO && !link->ours.link && !link->closing_after_write &&
+        status != STATUS_PEER_LOST)
+        link_count_refusal(link, status);
+}
+
 static void control_room(void *context, char **base, size_t *len)
 {
     struct peer_link *link = context;
@@ -420,17 +432,25 @@ static void control_arrived(void *context, size_t n)
 {
     struct peer_link *link = context;
     struct buffer *in = &link->control.in;
+    enum status status;
     size_t at = 0;
 
     link->n_pins++;
-    link->last_heard_ms = clock_now_ms();
+    if (link->state !=
+        LINK_HELLO) /* a hello that comes byte by byte has no more time than another */
+        link->last_heard_ms = clock_now_ms();
     in->len += n;
+    if (link->state == LINK_HELLO && in->len > HELLO_BYTES_MAX) {
+        status = fail(STATUS_BAD_FRAME, "more than %d bytes instead of a hello", HELLO_BYTES_MAX);
+        count_stranger(link, status);
+        link_lost(link, status);
+    }
     while (link->state != LINK_CLOSED) {
         struct wire_frame frame;
         size_t used;
-        const enum status status =
-            wire_frame_parse((const uint8_t *)in->data + at, in->len - at, &frame, &used);
+        status = wire_frame_parse((const uint8_t *)in->data + at, in->len - at, &frame, &used);
         if (status != STATUS_OK) {
+            count_stranger(link, status);
             link_lost(link, status);
             break;
         }
@@ -448,6 +468,7 @@ static void control_broken(void *context, enum status status)
     struct peer_link *link = context;
 
     link->broke = true;
+    count_stranger(link, status);
     link_lost(link, status);
 }
 
@@ -476,6 +497,8 @@ static void bulk_hello_arrived(void *context, size_t n)
         status = wire_decode_hello(&frame, &hello);
         if (status == STATUS_OK && (!hello.bulk || hello.epoch != link->theirs.epoch))
             status = fail(STATUS_BAD_MESSAGE, "the bulk connection reached another node");
+        if (status == STATUS_OK)
+            status = link_check_identity(c->transport, &link->theirs);
         if (status == STATUS_OK) {
             struct transport *t = c->transport;
             c->transport = NULL;

@@ -52,6 +52,9 @@ struct peer_hub_options {
     struct peer_events events;
     struct peer_limits limits;
     struct metrics *metrics;
+    /* NULL: links are plain. Else every connection is TLS, and who a peer's certificate names must
+     * be who its hello names. Outlives the hub. */
+    struct tls_context *tls;
 };
 enum status peer_hub_create(const struct peer_hub_options *o, struct peer_hub **out) WARN_UNUSED;
 /* Closes everything; link_down() is not called. */

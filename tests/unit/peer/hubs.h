@@ -56,6 +56,7 @@ struct test_hub {
     struct metrics *metrics;
     struct net_listener *listener;
     struct net_loop *loop;
+    struct tls_context *tls;
     struct wire_node_stats stats; /* what it says of itself */
     struct peer_link *link;       /* the last that came up; NULL when that one went down */
     uint32_t n_up, n_down;
@@ -188,7 +189,8 @@ static inline void hub_start_with(struct test_hub *h, struct net_loop *l,
                                        .hello = *hello,
                                        .events = events ? *events : own,
                                        .limits = limits,
-                                       .metrics = h->metrics ? h->metrics : metrics_create("")};
+                                       .metrics = h->metrics ? h->metrics : metrics_create(""),
+                                       .tls = h->tls};
 
     h->loop = l;
     h->metrics = o.metrics;
