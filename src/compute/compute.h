@@ -21,10 +21,10 @@
 
 struct compute;
 
-/* Starts n_threads - 1 workers; the caller is worker 0. tier: "ref", "avx2", "avx512vnni" or NULL
- * for the best that this CPU has (the environment's BATON_TIER overrides NULL). A tier whose self
- * test misses ref's bits is dropped with one log line. Errors: USAGE when the tier is unknown or
- * this CPU lacks it; NO_MEMORY. */
+/* Starts n_threads - 1 workers; the caller is worker 0. tier: a name from docs/EXACTNESS.md, 8, or
+ * NULL for the best that this CPU has (the environment's BATON_TIER overrides NULL). A tier whose
+ * self test misses ref's bits on any worker is dropped with one log line. Errors: USAGE when the
+ * tier is unknown or this CPU lacks it; NO_MEMORY. */
 enum status compute_create(uint32_t n_threads, const char *tier, struct compute **out) WARN_UNUSED;
 void compute_destroy(struct compute **c);
 const char *compute_tier_name(const struct compute *c);

@@ -86,6 +86,10 @@ static unsigned features(void)
 static const struct tier tiers[] = {
 #ifdef COMPUTE_HAS_X86
     {"avx512vnni", CPU_AVX512 | CPU_AVX512VNNI, compute_tier_avx512vnni},
+#ifdef COMPUTE_HAS_AVXVNNI
+    {"avxvnni", CPU_AVX2 | CPU_AVXVNNI, compute_tier_avxvnni},
+#endif
+    {"avx512", CPU_AVX512, compute_tier_avx512},
     {"avx2", CPU_AVX2, compute_tier_avx2},
 #endif
     {"ref", 0, NULL},

@@ -219,7 +219,7 @@ static void test_attention(void **state)
     (void)state;
     for_each_tier (tier, &ops) {
         uint64_t seed = 17;
-        for (int round = 0; round < (tier == TIER_AVX512VNNI_EMULATED ? 6 : 24); round++) {
+        for (int round = 0; round < (tier_is_slow(tier) ? 6 : 24); round++) {
             struct scene s;
             make_scene(&s, &seed);
             uint32_t width = s.a.n_heads * s.a.head_dim, n = 1 + random_below(&seed, 12);

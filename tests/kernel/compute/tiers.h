@@ -1,4 +1,5 @@
-/* Every op table this program has, and whether this machine runs it. */
+/* What the kernel tests share: every tier that this machine can run or emulate, and problems for
+ * them. */
 #ifndef BATON_TESTS_KERNEL_COMPUTE_TIERS_H
 #define BATON_TESTS_KERNEL_COMPUTE_TIERS_H
 
@@ -7,64 +8,90 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TIER_REF, TIER_AVX2, TIER_AVX512VNNI, TIER_AVX512VNNI_EMULATED, TIER_COUNT };
-
 #ifdef BATON_TEST_EMULATED
 void compute_tier_avx512vnni_emulated(struct compute_ops *ops);
-#endif
-
-/* False if there is no such tier here, or this CPU cannot run it. Says so, by name, once. */
-static inline bool tier_get(int tier, struct compute_ops *ops)
-{
-    static const char *const names[] = {"ref without fma instructions", "avx2", "avx512vnni",
-                                        "avx512vnni, emulated"};
-    static bool said[TIER_COUNT];
-    bool ok = true;
-    struct compute *probe = NULL;
-
-    *ops = tier == TIER_REF ? compute_ops_ref : compute_ops_ref_fma;
-    switch (tier) {
-    case TIER_AVX2:
-    case TIER_AVX512VNNI:
-        /* The library itself says whether the CPU has it: no second copy of the cpuid rules. */
-        ok = compute_create(1, names[tier], &probe) == STATUS_OK;
-        if (ok)
-            *ops = probe->ops;
-        compute_destroy(&probe);
-        break;
-    case TIER_AVX512VNNI_EMULATED:
-#ifdef BATON_TEST_EMULATED
-        compute_tier_avx512vnni_emulated(ops);
+void compute_tier_avx512_emulated(struct compute_ops *ops);
+void compute_tier_avxvnni_emulated(struct compute_ops *ops);
 #else
-        ok = false;
+#define compute_tier_avx512vnni_emulated NULL
+#define compute_tier_avx512_emulated NULL
+#define compute_tier_avxvnni_emulated NULL
 #endif
-        break;
-    default:
-        break;
+
+/* Those of every processor, so that what did not run is named. */
+static const struct test_tier {
+    const char *name;
+    void (*emulated)(struct compute_ops *ops);
+} known_tiers[] = {
+    {"ref", NULL}, /* without FMA instructions: with them it is what all are held against */
+    {"avx2", NULL},
+    {"avx512", compute_tier_avx512_emulated},
+    {"avxvnni", compute_tier_avxvnni_emulated},
+    {"avx512vnni", compute_tier_avx512vnni_emulated},
+    {"neon", NULL},
+};
+
+enum tier_how { TIER_NATIVE, TIER_EMULATED, TIER_NOT_RUN };
+
+static inline enum tier_how tier_get(size_t i, struct compute_ops *ops)
+{
+    *ops = *tier_ref();
+    if (i == 0) {
+        *ops = compute_ops_ref;
+        return TIER_NATIVE;
     }
-    if (!said[tier])
-        printf("tier %-30s %s\n", names[tier],
-               !ok                                ? "NOT RUN here"
-               : tier == TIER_AVX512VNNI_EMULATED ? "emulated"
-                                                  : "native");
-    said[tier] = true;
-    return ok;
+    for (uint32_t j = 0; tier_at(j); j++)
+        if (strcmp(tier_at(j)->name, known_tiers[i].name) == 0 && tier_runs_here(tier_at(j))) {
+            *ops = tier_ops(tier_at(j));
+            return TIER_NATIVE;
+        }
+    if (!known_tiers[i].emulated)
+        return TIER_NOT_RUN;
+    known_tiers[i].emulated(ops);
+    ops->name = known_tiers[i].name;
+    return TIER_EMULATED;
+}
+
+/* One line, once: which tiers run natively, which emulated, and which not at all. A program that is
+ * itself run by an emulator learns that from the environment. */
+static inline void tiers_say(void)
+{
+    static const char *const how[] = {"native", "emulated", "not run"};
+    static bool said;
+    const char *whole = getenv("BATON_TEST_EMULATOR");
+    struct compute_ops ops;
+
+    if (said)
+        return;
+    said = true;
+    printf("tiers:");
+    for (int h = TIER_NATIVE; h <= TIER_NOT_RUN; h++) {
+        printf("%s %s:", h ? ";" : "", how[h]);
+        for (size_t i = 0; i < ARRAY_LENGTH(known_tiers); i++) {
+            int got = (int)tier_get(i, &ops);
+            if ((got == TIER_NATIVE && whole ? TIER_EMULATED : got) == h)
+                printf(" %s", known_tiers[i].name);
+        }
+    }
+    printf("\n");
+}
+
+/* An emulated tier is slow, so it has fewer problems to solve. */
+static inline bool tier_is_slow(size_t i)
+{
+    struct compute_ops ops;
+
+    return getenv("BATON_TEST_EMULATOR") || tier_get(i, &ops) == TIER_EMULATED;
 }
 
 #define for_each_tier(tier, ops)                                                                   \
-    for (int tier = 0; tier < TIER_COUNT; tier++)                                                  \
-        if (tier_get(tier, ops))
+    for (size_t tier = (tiers_say(), 0); tier < ARRAY_LENGTH(known_tiers); tier++)                 \
+        if (tier_get(tier, ops) != TIER_NOT_RUN)
 
-/* What everything is held against: ref with FMA instructions where there are some. */
+/* What everything is held against. */
 static inline struct compute_ops reference(void)
 {
-    struct compute *c = NULL;
-    struct compute_ops ops = compute_ops_ref;
-
-    if (compute_create(1, "ref", &c) == STATUS_OK)
-        ops = c->ops;
-    compute_destroy(&c);
-    return ops;
+    return *tier_ref();
 }
 
 static inline void *test_alloc(uint64_t bytes)

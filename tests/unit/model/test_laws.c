@@ -153,7 +153,7 @@ static void test_chunks(void **state)
 
 static void test_tiers_and_threads(void **state)
 {
-    static const char *const tiers[] = {"avx2", "avx512vnni"};
+    static const char *const tiers[] = {"avx2", "avx512", "avxvnni", "avx512vnni", "neon"};
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LENGTH(models); i++) {

@@ -1,5 +1,5 @@
-/* The limits of a core on sixteen lanes with VNNI: dense streams of the instructions that each kind
- * of product is made of, and reading. */
+/* The limits of a core on sixteen lanes with VNNI: a dense stream of dot instructions; what is not
+ * a dot product as without them. */
 #include "compute/cpu/x86/avx512vnni.h"
 
 #ifndef COMPUTE_SMALL_CODE /* emulated, or with sanitizers, there is nothing to measure */
@@ -34,35 +34,9 @@ static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
     return (uint64_t)rounds * CHAINS * (unit == COMPUTE_DOT_INT16 ? 64 : 128);
 }
 
-static uint64_t float_peak(uint32_t rounds)
-{
-    __m512 sum[CHAINS], x = _mm512_set1_ps(0.5f), w = _mm512_set1_ps(0.25f);
-
-    UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm512_setzero_ps();
-    for (uint32_t r = 0; r < rounds; r++)
-        ROUND(_mm512_fmadd_ps(w, x, sum[i]));
-    UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);
-    return (uint64_t)rounds * CHAINS * 32;
-}
-
 uint64_t avx512vnni_peak(enum compute_unit unit, uint32_t rounds)
 {
-    return unit == COMPUTE_FMA_F32 ? float_peak(rounds) : integer_peak(unit, rounds);
-}
-
-void avx512vnni_read(const void *data, uint64_t bytes)
-{
-    const uint8_t *p = data;
-    __m512i sum[4];
-
-    UNROLL for (int i = 0; i < 4; i++) sum[i] = _mm512_setzero_si512();
-    for (uint64_t n = bytes / 256; n > 0; n--, p += 256)
-        UNROLL for (int i = 0; i < 4; i++)
-        {
-            _mm_prefetch((const char *)p + 2048 + 64 * i, _MM_HINT_T0);
-            sum[i] = _mm512_or_si512(sum[i], _mm512_loadu_si512(p + 64 * i));
-        }
-    UNROLL for (int i = 0; i < 4; i++) USE(sum[i]);
+    return unit == COMPUTE_FMA_F32 ? avx512_peak(unit, rounds) : integer_peak(unit, rounds);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* Attention on sixteen lanes; what a head's width leaves over goes on eight. */
-#include "compute/cpu/x86/avx512vnni.h"
+#include "compute/cpu/x86/avx512.h"
 
-#define X86(name) avx512vnni_##name
+#define X86(name) avx512_##name
 #include "compute/cpu/x86/attention_task.h"
 
 #define WIDE_PAIRS 6 /* beside 4 vectors: 24 sums of 32 registers */

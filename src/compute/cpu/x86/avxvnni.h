@@ -1,0 +1,27 @@
+/* What the AVX-VNNI files share: 8 lanes with vpdpbusd in its VEX form, for CPUs that have it
+ * without AVX-512. A panel has 8 outputs, a tile of activations 4 rows (avx2.h). */
+#ifndef BATON_COMPUTE_CPU_X86_AVXVNNI_H
+#define BATON_COMPUTE_CPU_X86_AVXVNNI_H
+
+#include "compute/cpu/x86/avx2.h"
+#include "compute/cpu/x86/vector256.h"
+
+#define AVXVNNI_PANEL LANES
+#define AVXVNNI_TILE 4
+#define AVXVNNI_EACH_ROWS(X, ...)                                                                  \
+    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__)
+
+ACTS(avxvnni, AVXVNNI_TILE);
+
+uint64_t avxvnni_panel_bytes(const struct compute_matrix *m);
+void avxvnni_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+void avxvnni_acts_layout(struct compute_acts *a);
+bool avxvnni_quantise(struct compute_acts *a, uint32_t row, const float *x);
+void avxvnni_matmul(const struct matmul_task *t);
+void avxvnni_matmul_float(const struct matmul_task *t);
+uint64_t avxvnni_matmul_scratch(const struct compute_matrix *m);
+uint64_t avxvnni_peak(enum compute_unit unit, uint32_t rounds);
+void avxvnni_finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
+                    uint32_t n);
+
+#endif

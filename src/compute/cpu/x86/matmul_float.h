@@ -1,0 +1,122 @@
+/* F16 and BF16 weights as int16 blocks: t = RN((float)A d), f = fmaf(t, s, f); F32 weights by an
+ * fmaf chain; segments as everywhere (EXACTNESS 3).
+ *
+ * The text of matmul_float_avx512vnni.c, matmul_float_avx512.c and matmul_float_avxvnni.c; what
+ * each says before it is matmul.h's, with DOT_INT16(sum, a, b) for DOT_BYTES. */
+
+#define I16_BYTES (17 * LANE_BYTES)
+
+INLINE void add_segment(float (*y)[TILE][LANES], lanes_f (*f)[TILE], bool first, const int rows,
+                        const int panels)
+{
+    UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++)
+        F_STORE(y[p][i], first ? f[p][i] : F_ADD(F_LOAD(y[p][i]), f[p][i]));
+}
+
+INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, const int rows,
+                     const int panels, float (*y)[TILE][LANES])
+{
+    const struct ACTS_OF(i16) *x = acts;
+    const uint8_t *at[2] = {w[0], w[panels - 1]};
+    uint32_t n_segments = segment_count(n_k);
+
+    for (uint32_t s = 0; s < n_segments; s++) {
+        lanes_f f[2][TILE];
+        UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
+            F_ZERO();
+        uint32_t n = (segment_end(n_k, s) + BLOCK - 1) / BLOCK - s * (SEGMENT / BLOCK);
+        for (; n > 0; n--, x++) {
+            lanes_i a[2][TILE];
+            UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) a[p][i] =
+                I_ZERO();
+            UNROLL for (int j = 0; j < 16; j++)
+            {
+                lanes_i v[2];
+                UNROLL for (int p = 0; p < panels; p++) v[p] = I_LOAD(at[p] + j * LANE_BYTES);
+                UNROLL for (int i = 0; i < rows; i++)
+                {
+                    lanes_i xx = I_SET32(x->x[j][i]);
+                    UNROLL for (int p = 0; p < panels; p++) a[p][i] = DOT_INT16(a[p][i], v[p], xx);
+                }
+            }
+            UNROLL for (int p = 0; p < panels; p++)
+            {
+                lanes_f scale = F_LOAD((const float *)(at[p] + 16 * LANE_BYTES));
+                UNROLL for (int i = 0; i < rows; i++)
+                {
+                    lanes_f t = F_MUL(I_TO_F(a[p][i]), F_SET(x->d[i]));
+                    f[p][i] = F_FMA(t, scale, f[p][i]);
+                }
+                at[p] += I16_BYTES;
+            }
+        }
+        add_segment(y, f, s == 0, rows, panels);
+    }
+}
+
+INLINE void tile_f32(const uint8_t *const *w, const void *acts, uint32_t n_k, const int rows,
+                     const int panels, float (*y)[TILE][LANES])
+{
+    const float *x = acts, *at[2] = {(const float *)w[0], (const float *)w[panels - 1]};
+    uint32_t n_segments = segment_count(n_k);
+
+    for (uint32_t s = 0; s < n_segments; s++) {
+        lanes_f f[2][TILE];
+        UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
+            F_ZERO();
+        for (uint32_t n = segment_end(n_k, s) - s * SEGMENT; n > 0; n--, x += TILE) {
+            UNROLL for (int p = 0; p < panels; p++)
+            {
+                lanes_f v = F_LOAD(at[p]);
+                UNROLL for (int i = 0; i < rows; i++) f[p][i] = F_FMA(v, F_SET(x[i]), f[p][i]);
+                at[p] += LANES;
+            }
+        }
+        add_segment(y, f, s == 0, rows, panels);
+    }
+}
+
+typedef void tile_kernel(const uint8_t *const *w, const void *x, uint32_t n_k,
+                         float (*y)[TILE][LANES]);
+
+#define INSTANCE(rows, name, panels)                                                               \
+    static void name##_##rows##_##panels(const uint8_t *const *w, const void *x, uint32_t n_k,     \
+                                         float(*y)[TILE][LANES])                                   \
+    {                                                                                              \
+        tile_##name(w, x, n_k, rows, panels, y);                                                   \
+    }
+EACH_ROWS(INSTANCE, i16, 1)
+EACH_ROWS(INSTANCE, i16, 2)
+EACH_ROWS(INSTANCE, f32, 1)
+EACH_ROWS(INSTANCE, f32, 2)
+
+#define POINTER(rows, name, panels) name##_##rows##_##panels,
+static tile_kernel *const kernels[2][2][TILE] = {
+    {{EACH_ROWS(POINTER, i16, 1)}, {EACH_ROWS(POINTER, i16, 2)}},
+    {{EACH_ROWS(POINTER, f32, 1)}, {EACH_ROWS(POINTER, f32, 2)}},
+};
+
+void X86(matmul_float)(const struct matmul_task *t)
+{
+    const struct compute_matrix *m = t->matrix;
+    const struct compute_acts *a = t->acts;
+    const uint8_t *acts = m->form == WEIGHT_I16 ? a->i16 : a->f32;
+    uint64_t tile_bytes = m->form == WEIGHT_I16 ? a->i16_tile_bytes : a->f32_tile_bytes;
+    _Alignas(64) float y[2][TILE][LANES];
+
+    for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
+        uint32_t panels = MIN(2, t->panel_end - panel);
+        const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
+                               m->data + (panel + panels - 1) * m->panel_bytes};
+        for (uint32_t row = t->row_begin; row < t->row_end; row += TILE) {
+            uint32_t rows = MIN(TILE, t->row_end - row);
+            kernels[m->form == WEIGHT_F32][panels - 1][rows - 1](w, acts + row / TILE * tile_bytes,
+                                                                 m->k, y);
+            for (uint32_t p = 0; p < panels; p++) {
+                uint32_t output = (panel + p) * LANES, n = MIN(LANES, m->n_outputs - output);
+                for (uint32_t i = 0; i < rows; i++)
+                    X86(finish)(t->product, y[p][i], row + i, output, n);
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+/* The limits of a core on sixteen lanes without a dot instruction: dense streams of the
+ * instructions that each kind of product is made of, and reading. */
+#include "compute/cpu/x86/avx512.h"
+
+#ifndef COMPUTE_SMALL_CODE /* emulated, or with sanitizers, there is nothing to measure */
+
+#define CHAINS 16
+#define KEEP512(v) __asm__("" : "+v"(v))
+#define USE(v) __asm__ volatile("" : : "v"(v)) /* or the compiler would leave all of it out */
+
+/* One round of a stream: the factor is made opaque each time, or the compiler would multiply once.
+ */
+#define ROUND(chain)                                                                               \
+    UNROLL for (int i = 0; i < CHAINS; i++)                                                        \
+    {                                                                                              \
+        KEEP512(x);                                                                                \
+        sum[i] = chain;                                                                            \
+        KEEP512(sum[i]);                                                                           \
+    }
+
+static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
+{
+    __m512i sum[CHAINS], x = _mm512_set1_epi8(1), w = _mm512_set1_epi8(2);
+    const __m512i ones = _mm512_set1_epi16(1);
+
+    UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm512_setzero_si512();
+    for (uint32_t r = 0; r < rounds; r++) {
+        if (unit == COMPUTE_DOT_NIBBLE) {
+            ROUND(_mm512_add_epi16(sum[i], _mm512_maddubs_epi16(w, x)));
+        } else if (unit == COMPUTE_DOT_BYTE) {
+            ROUND(_mm512_add_epi32(sum[i], _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), ones)));
+        } else {
+            ROUND(_mm512_add_epi32(sum[i], _mm512_madd_epi16(w, x)));
+        }
+    }
+    UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);
+    return (uint64_t)rounds * CHAINS * (unit == COMPUTE_DOT_INT16 ? 64 : 128);
+}
+
+static uint64_t float_peak(uint32_t rounds)
+{
+    __m512 sum[CHAINS], x = _mm512_set1_ps(0.5f), w = _mm512_set1_ps(0.25f);
+
+    UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm512_setzero_ps();
+    for (uint32_t r = 0; r < rounds; r++)
+        ROUND(_mm512_fmadd_ps(w, x, sum[i]));
+    UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);
+    return (uint64_t)rounds * CHAINS * 32;
+}
+
+uint64_t avx512_peak(enum compute_unit unit, uint32_t rounds)
+{
+    return unit == COMPUTE_FMA_F32 ? float_peak(rounds) : integer_peak(unit, rounds);
+}
+
+void avx512_read(const void *data, uint64_t bytes)
+{
+    const uint8_t *p = data;
+    __m512i sum[4];
+
+    UNROLL for (int i = 0; i < 4; i++) sum[i] = _mm512_setzero_si512();
+    for (uint64_t n = bytes / 256; n > 0; n--, p += 256)
+        UNROLL for (int i = 0; i < 4; i++)
+        {
+            _mm_prefetch((const char *)p + 2048 + 64 * i, _MM_HINT_T0);
+            sum[i] = _mm512_or_si512(sum[i], _mm512_loadu_si512(p + 64 * i));
+        }
+    UNROLL for (int i = 0; i < 4; i++) USE(sum[i]);
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* The limits of a core on eight lanes with AVX-VNNI: a dense stream of dot instructions; what is
+ * not a dot product as without them. */
+#include "compute/cpu/x86/avxvnni.h"
+
+#ifndef COMPUTE_SMALL_CODE /* emulated, or with sanitizers, there is nothing to measure */
+
+#define CHAINS 12
+#define USE(v) __asm__ volatile("" : : "v"(v)) /* or the compiler would leave all of it out */
+
+/* One round of a stream: the factor is made opaque each time, or the compiler would multiply once.
+ */
+#define ROUND(chain)                                                                               \
+    UNROLL for (int i = 0; i < CHAINS; i++)                                                        \
+    {                                                                                              \
+        KEEP(x);                                                                                   \
+        sum[i] = chain;                                                                            \
+        KEEP(sum[i]);                                                                              \
+    }
+
+static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
+{
+    __m256i sum[CHAINS], x = _mm256_set1_epi32(0x01010101), w = _mm256_set1_epi32(0x02020202);
+
+    UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm256_setzero_si256();
+    for (uint32_t r = 0; r < rounds; r++) {
+        if (unit == COMPUTE_DOT_INT16) {
+            ROUND(_mm256_dpwssd_avx_epi32(sum[i], w, x));
+        } else {
+            ROUND(_mm256_dpbusd_avx_epi32(sum[i], w, x));
+        }
+    }
+    UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);
+    return (uint64_t)rounds * CHAINS * (unit == COMPUTE_DOT_INT16 ? 32 : 64);
+}
+
+uint64_t avxvnni_peak(enum compute_unit unit, uint32_t rounds)
+{
+    return unit == COMPUTE_FMA_F32 ? avx2_peak(unit, rounds) : integer_peak(unit, rounds);
+}
+
+#endif
