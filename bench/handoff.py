@@ -7,7 +7,9 @@ import json
 import os
 import pathlib
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -32,11 +34,17 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--tls", action="store_true", help="the cluster's links are TLS")
     a = parser.parse_args()
     os.environ["BATON_MODEL"] = a.model
-    from cluster import Cluster, Server
+    from cluster import BIN, Cluster, Server
 
-    cluster, single = Cluster(), Server("-t", "1", "--node-id", "single-0")
+    secure = ()
+    if a.tls:
+        folder = tempfile.mkdtemp()
+        subprocess.run([BIN, "cluster", "init", folder + "/certs"], check=True, stdout=subprocess.DEVNULL)
+        secure = ("--cluster-dir", folder + "/certs")
+    cluster, single = Cluster(flags=secure, router_flags=secure), Server("-t", "1", "--node-id", "single-0")
     try:
         first_split, first_single, ttft_split, ttft_single, steps = [], [], [], [], []
         for r in range(a.rounds + 1):

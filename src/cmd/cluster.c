@@ -109,6 +109,22 @@ static void add_int(struct args *a, const char *flag, int64_t value)
         add(a, flag, copy);
 }
 
+/* Each child shows its own certificate. */
+static void add_certificate(struct args *a, const struct child *c)
+{
+    const struct serve_options *o = &c->family->options;
+    static const char *const flags[] = {"--cluster-ca", "--cluster-cert", "--cluster-key"};
+    static const char *const kinds[] = {"crt", "crt", "key"};
+
+    for (int i = 0; i < 3 && o->cluster_dir; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s.%s", o->cluster_dir, i ? c->id : "ca", kinds[i]);
+        char *copy = memory_strdup(path); /* as in add_int() */
+        if (copy)
+            add(a, flags[i], copy);
+    }
+}
+
 static void child_args(const struct child *c, const char *decode_peers, struct args *a)
 {
     const struct serve_options *o = &c->family->options;
@@ -121,6 +137,7 @@ static void child_args(const struct child *c, const char *decode_peers, struct a
     add(a, "--port", strrchr(c->http_address, ':') + 1);
     if (!strcmp(c->role, "prefill"))
         add(a, "--decode-peers", decode_peers);
+    add_certificate(a, c);
     add_int(a, "-t", c->family->n_threads_each);
     add_int(a, "-np", o->n_slots);
     if (o->context_given)

@@ -17,6 +17,7 @@ int cmd_serve(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_cluster(int argc, char **argv);
 
 /* Physical cores in the affinity mask, capped by the cgroup's quota; at least 1. */
 uint32_t host_threads(void);

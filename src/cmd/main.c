@@ -21,6 +21,7 @@ static const struct command {
     {"inspect", cmd_inspect, true, "what is in a model file, and the memory it takes"},
     {"score", cmd_score, false, "log-probabilities of given ids"},
     {"bench", cmd_bench, false, "prefill and decode speed"},
+    {"cluster", cmd_cluster, false, "certificates for the nodes of a cluster"},
 };
 
 static int help(FILE *out, int code)

@@ -46,6 +46,16 @@ static const struct flag flags[] = {
      "exit 2 when the role's flags are incomplete, instead of serving as a single node"},
     {"--roles", NULL, NULL, FLAG_STRING, AT(roles), "NpMd", 0, 0,
      "a whole cluster on this host: this router, N prefill and M decode nodes"},
+    {"--cluster-ca", NULL, NULL, FLAG_STRING, AT(cluster_ca), "FILE", 0, 0,
+     "authority whose certificates the nodes of this cluster show each other"},
+    {"--cluster-cert", NULL, NULL, FLAG_STRING, AT(cluster_cert), "FILE", 0, 0,
+     "this node's certificate (baton://CLUSTER/ROLE/NODE-ID); `baton cluster init` makes some"},
+    {"--cluster-key", NULL, NULL, FLAG_STRING, AT(cluster_key), "FILE", 0, 0, "and its key"},
+    {"--cluster-dir", NULL, NULL, FLAG_STRING, AT(cluster_dir), "DIR", 0, 0,
+     "the three above in a folder of `baton cluster init`, by node id; with --roles for the "
+     "family"},
+    {"--insecure-cluster", NULL, NULL, FLAG_BOOL, AT(insecure_cluster), NULL, 0, 0,
+     "link nodes beyond this host without TLS"},
     {"--n-predict", "-n", "--predict", FLAG_INT, AT(n_predict), "N", -1, 1 << 24,
      "answer's length when a request gives none [-1: chat up to the context, completions 16]"},
     {"--temp", NULL, "--temperature", FLAG_DOUBLE, AT(temperature), "T", 0, 100,
@@ -138,6 +148,8 @@ static enum status work_out(struct serve_options *o)
         return fail(STATUS_USAGE, "role %s: %s (--require-role)", o->role, o->misconfigured);
     if (o->port < 0)
         o->port = !strcmp(o->role, "prefill") ? 8081 : !strcmp(o->role, "decode") ? 8082 : 8080;
+    if (strcmp(o->role, "hybrid"))
+        TRY(secure_cluster(o));
     if (!o->node_id) {
         char id[40];
         snprintf(id, sizeof id, "%s-%06x", o->role, (unsigned)(random_u64() & 0xffffff));

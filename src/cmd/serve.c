@@ -186,8 +186,9 @@ static void log_ready(struct server *s)
               (long long)(clock_now_ms() - s->start_ms), why ? " misconfigured=" : "",
               why ? log_quote(why) : "");
     if (s->serving_listener)
-        log_event(LOG_INFO, "ready", "role=%s listener=serving addr=%s pid=%d", s->role,
-                  net_listener_address(s->serving_listener)->text, (int)getpid());
+        log_event(LOG_INFO, "ready", "role=%s listener=serving addr=%s tls=%s pid=%d", s->role,
+                  net_listener_address(s->serving_listener)->text,
+                  s->options.cluster_tls ? "yes" : "no", (int)getpid());
     if (!is_role(s, "prefill") && !is_role(s, "decode"))
         fprintf(
             stderr,
@@ -267,6 +268,7 @@ static enum status start_node(struct server *s)
                   .n_slots = (uint32_t)o->n_slots,
                   .n_pages = kv.n_pages},
         .limits = peer_limits(o),
+        .tls = o->cluster_tls,
         .lease_ms = (uint32_t)o->lease_ms,
         .max_waiting = (uint32_t)o->max_queue,
     };
@@ -296,6 +298,7 @@ static enum status start_router(struct server *s)
         .vocabulary = s->loaded.vocabulary,
         .max_context_tokens = s->loaded.limits.trained_context_tokens,
         .limits = peer_limits(o),
+        .tls = o->cluster_tls,
         .max_waiting = (uint32_t)o->max_queue,
         .max_journal_bytes = (uint64_t)256 << 20,
         .queue_timeout_ms = (uint32_t)o->queue_timeout_s * 1000,
@@ -460,6 +463,7 @@ static enum status start(struct server *s)
         if (*p == '"' || *p == '\\' || (unsigned char)*p < ' ')
             *p = '_'; /* what would end a label's value */
     snprintf(labels, sizeof labels, "model_name=\"%s\",role=\"%s\"", name, s->role);
+    secure_warn(&s->options);
     TRY(net_loop_create(&s->loop));
     TRY(bind_ports(s));
     TRY(watch_signals(s));
@@ -504,6 +508,7 @@ static void close_all(struct server *s)
     router_destroy(&s->router);
     net_loop_destroy(&s->loop);
     metrics_destroy(&s->metrics);
+    tls_context_destroy(&s->options.cluster_tls);
     unload_model(&s->loaded);
 }
 

@@ -6,6 +6,7 @@
 #define SERVE_MAX_CHUNK_TOKENS 512
 
 #include "cmd/flags.h"
+#include "net/tls.h"
 #include "request/request.h"
 
 struct serve_options {
@@ -16,6 +17,8 @@ struct serve_options {
     struct flag_strings api_keys, aliases;
     const char *role, *node_id, *serving_bind, *roles;
     struct flag_strings prefill_peers, decode_peers;
+    const char *cluster_ca, *cluster_cert, *cluster_key, *cluster_dir;
+    bool insecure_cluster;
     bool require_role, strict_model, check_config, log_json, help;
     const char *log_level;
     uint64_t kv_bytes;
@@ -26,12 +29,20 @@ struct serve_options {
     int64_t prefill_chunk, step_ms, dead_ms, stuck_ms, lease_ms;
     /* worked out */
     bool context_given;
-    const char *misconfigured; /* why a role cannot be played */
+    const char *misconfigured;       /* why a role cannot be played */
+    struct tls_context *cluster_tls; /* NULL: links to other nodes are plain */
 };
 
 /* Errors: USAGE. Sets defaults, the node's id and what is misconfigured. */
 enum status serve_options_parse(int argc, char **argv, struct serve_options *o) WARN_UNUSED;
 void serve_options_help(FILE *out);
+
+/* Certificates for the links to other nodes: completes and loads them, takes the node's id from
+ * them where none was given, and insists on them (or on --insecure-cluster) for addresses beyond
+ * loopback. Errors: USAGE. */
+enum status secure_cluster(struct serve_options *o) WARN_UNUSED;
+/* Warns of certificates that end soon. */
+void secure_warn(const struct serve_options *o);
 
 /* --roles NpMd: starts and watches the children; this process is their router. */
 struct family;

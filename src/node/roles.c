@@ -238,6 +238,7 @@ enum status roles_start(struct node *n)
                    .context = n},
         .limits = n->options.limits,
         .metrics = n->options.metrics,
+        .tls = n->options.tls,
     };
 
     snprintf(o.hello.node_id, sizeof o.hello.node_id, "%s", n->options.node_id);

@@ -9,7 +9,7 @@ enum {
     BULK_FRAMES_IN_FLIGHT = 2,
     HELLO_BYTES_MAX = 64 << 10, /* from somebody who has not said who it is */
     STRANGERS_MAX = 256,        /* accepted connections that have not said who they are */
-    REFUSALS_LOGGED_A_SECOND = 10
+    REFUSALS_LOGGED_A_SECOND = 20
 };
 
 /* When bytes last got out of a transport: writes that stand still mean that nobody reads. */

@@ -327,6 +327,7 @@ enum status router_create(const struct router_options *o, struct router **out)
                    .context = r},
         .limits = o->limits,
         .metrics = o->metrics,
+        .tls = o->tls,
     };
     snprintf(h.hello.node_id, sizeof h.hello.node_id, "%s", o->node_id);
     snprintf(h.hello.role, sizeof h.hello.role, "router");

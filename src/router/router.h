@@ -25,6 +25,7 @@ struct router_options {
     uint8_t tokenizer_digest[REQUEST_DIGEST_BYTES];
     uint32_t max_context_tokens; /* what the model's file says; nodes may allow less */
     struct peer_limits limits;
+    struct tls_context *tls; /* for links; NULL: plain (peer/peer.h) */
     uint32_t max_waiting;       /* requests queued here; more are refused */
     uint64_t max_journal_bytes; /* of all requests; more are refused */
     uint32_t queue_timeout_ms;  /* a request that no node took for so long ends */
