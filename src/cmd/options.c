@@ -42,6 +42,9 @@ static const struct flag flags[] = {
      "router: HOST:PORT of prefill nodes, comma-separated"},
     {"--decode-peers", NULL, NULL, FLAG_STRINGS, AT(decode_peers), "LIST", 0, 0,
      "router, prefill: HOST:PORT of decode nodes"},
+    {"--policy", NULL, NULL, FLAG_STRING, AT(policy), "POLICY", 0, 0,
+     "router: prefix (who has the longest prefix cached, weighed against load), least-loaded or "
+     "round-robin [prefix]"},
     {"--require-role", NULL, NULL, FLAG_BOOL, AT(require_role), NULL, 0, 0,
      "exit 2 when the role's flags are incomplete, instead of serving as a single node"},
     {"--roles", NULL, NULL, FLAG_STRING, AT(roles), "NpMd", 0, 0,
@@ -131,6 +134,7 @@ static const char *missing(const struct serve_options *o)
 
 static enum status work_out(struct serve_options *o)
 {
+    TRY(router_policy_from_name(o->policy, &o->router_policy));
     if (!o->model)
         return fail(STATUS_USAGE, "no model: give -m FILE or BATON_ARG_MODEL; `make model` fetches "
                                   "a small one into models/");
@@ -173,6 +177,7 @@ enum status serve_options_parse(int argc, char **argv, struct serve_options *out
         .host = "127.0.0.1",
         .port = -1,
         .role = "hybrid",
+        .policy = "prefix",
         .log_level = "info",
         .n_predict = -1,
         .temperature = 1,

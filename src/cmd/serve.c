@@ -299,6 +299,7 @@ static enum status start_router(struct server *s)
         .max_context_tokens = s->loaded.limits.trained_context_tokens,
         .limits = peer_limits(o),
         .tls = o->cluster_tls,
+        .policy = o->router_policy,
         .max_waiting = (uint32_t)o->max_queue,
         .max_journal_bytes = (uint64_t)256 << 20,
         .queue_timeout_ms = (uint32_t)o->queue_timeout_s * 1000,

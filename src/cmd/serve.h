@@ -8,6 +8,7 @@
 #include "cmd/flags.h"
 #include "net/tls.h"
 #include "request/request.h"
+#include "router/router.h"
 
 struct serve_options {
     const char *model;
@@ -15,7 +16,7 @@ struct serve_options {
     const char *host;
     int64_t port;
     struct flag_strings api_keys, aliases;
-    const char *role, *node_id, *serving_bind, *roles;
+    const char *role, *node_id, *serving_bind, *roles, *policy;
     struct flag_strings prefill_peers, decode_peers;
     const char *cluster_ca, *cluster_cert, *cluster_key, *cluster_dir;
     bool insecure_cluster;
@@ -28,6 +29,7 @@ struct serve_options {
     int64_t drain_timeout_s, max_queue, queue_timeout_s;
     int64_t prefill_chunk, step_ms, dead_ms, stuck_ms, lease_ms;
     /* worked out */
+    enum router_policy router_policy;
     bool context_given;
     const char *misconfigured;       /* why a role cannot be played */
     struct tls_context *cluster_tls; /* NULL: links to other nodes are plain */

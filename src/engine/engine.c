@@ -408,6 +408,22 @@ static void run_step(struct engine *e)
     }
 }
 
+enum { PREFIX_FILTER_MS = 1000 };
+
+/* With the stats' lock held. A whole new one each time: names go as well as come. */
+static void refresh_prefix_filter(struct engine *e)
+{
+    const uint64_t version = kv_prefix_version(e->pool) + 1;
+    const int64_t now_ms = clock_now_ms();
+
+    if (version == e->prefix_filter_version || now_ms - e->prefix_filter_ms < PREFIX_FILTER_MS)
+        return;
+    e->prefix_filter_ms = now_ms;
+    e->prefix_filter_version = version;
+    memset(e->prefix_filter, 0, e->n_prefix_filter_bytes);
+    kv_prefix_filter(e->pool, e->prefix_filter, e->n_prefix_filter_bytes);
+}
+
 static void publish_stats(struct engine *e, bool busy)
 {
     e->live.pages = kv_pool_usage(e->pool);
@@ -418,6 +434,7 @@ static void publish_stats(struct engine *e, bool busy)
     e->live.busy = busy;
     pthread_mutex_lock(&e->stats_lock);
     e->stats = e->live;
+    refresh_prefix_filter(e);
     pthread_mutex_unlock(&e->stats_lock);
 }
 
@@ -512,6 +529,10 @@ static enum status allocate(struct engine *e)
         return fail(STATUS_NO_MEMORY, "no memory for a KV pool of %llu bytes",
                     (unsigned long long)pool_bytes);
     TRY(kv_pool_create(e->pool_memory, o->n_pages, e->limits.kv, &e->pool));
+    e->n_prefix_filter_bytes = prefix_filter_bytes(o->n_pages);
+    e->prefix_filter = memory_alloc(e->n_prefix_filter_bytes, 1);
+    if (!e->prefix_filter)
+        return STATUS_NO_MEMORY;
     e->max_logit_rows = engine_max_logit_rows(o);
     e->logits = memory_alloc((size_t)e->max_logit_rows * e->limits.n_vocab, sizeof *e->logits);
     if (!e->logits)
@@ -579,6 +600,7 @@ void engine_destroy(struct engine **pe)
     sampler_deinit(&e->sampler);
     plan_deinit(&e->plan);
     free(e->logits);
+    free(e->prefix_filter);
     kv_pool_destroy(&e->pool);
     if (e->pool_memory)
         compute_free(e->options.compute, e->pool_memory,
@@ -604,4 +626,19 @@ void engine_get_stats(const struct engine *ce, struct engine_stats *out)
     *out = e->stats;
     pthread_mutex_unlock(&e->stats_lock);
     out->progress = compute_progress(e->options.compute);
+}
+
+uint32_t engine_get_prefix_filter(const struct engine *ce, uint8_t *out, uint64_t *version)
+{
+    struct engine *e = (struct engine *)ce;
+    uint32_t n = 0;
+
+    pthread_mutex_lock(&e->stats_lock);
+    if (e->prefix_filter_version != *version) {
+        *version = e->prefix_filter_version;
+        n = e->n_prefix_filter_bytes;
+        memcpy(out, e->prefix_filter, n);
+    }
+    pthread_mutex_unlock(&e->stats_lock);
+    return n;
 }

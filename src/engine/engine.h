@@ -129,5 +129,9 @@ struct engine_stats {
     uint64_t busy_ns, model_ns; /* of steps, whole, and of what the model took of it */
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *out);
+/* Which pages the prefix cache holds (request/request.h), as of some moment of the last second.
+ * Copies at most PREFIX_FILTER_BYTES_MAX bytes and returns how many; 0 if nothing has changed since
+ * the call that left *version as it is (0: the first). Threads: any. */
+uint32_t engine_get_prefix_filter(const struct engine *e, uint8_t *out, uint64_t *version);
 
 #endif

@@ -150,6 +150,10 @@ struct engine {
     pthread_mutex_t stats_lock;
     struct engine_stats stats; /* under stats_lock */
     struct engine_stats live;  /* the engine's own copy */
+    uint8_t *prefix_filter;    /* under stats_lock, as are the next two */
+    uint32_t n_prefix_filter_bytes;
+    uint64_t prefix_filter_version; /* 0: never filled */
+    int64_t prefix_filter_ms;
 };
 
 /* plan.c */

@@ -24,6 +24,7 @@ struct kv_pool {
     kv_page_t free_head;
     kv_page_t lru_oldest, lru_newest;
     uint32_t n_free, n_cached;
+    uint64_t version; /* of the index */
 };
 
 enum status kv_pool_create(void *memory, uint32_t n_pages, struct kv_geometry geometry,
@@ -108,6 +109,7 @@ static void forget_name(struct kv_pool *pool, kv_page_t i)
         link = &pool->pages[*link].hash_next;
     *link = pool->pages[i].hash_next;
     pool->pages[i].named = false;
+    pool->version++;
 }
 
 static void push_free(struct kv_pool *pool, kv_page_t i)
@@ -210,6 +212,19 @@ void kv_prefix_insert(struct kv_pool *pool, kv_page_t page, const struct page_na
     p->name = *name;
     p->hash_next = *bucket;
     *bucket = page;
+    pool->version++;
+}
+
+uint64_t kv_prefix_version(const struct kv_pool *pool)
+{
+    return pool->version;
+}
+
+void kv_prefix_filter(const struct kv_pool *pool, uint8_t *filter, uint32_t n_bytes)
+{
+    for (uint32_t i = 0; i < pool->n_pages; i++)
+        if (pool->pages[i].named)
+            prefix_filter_add(filter, n_bytes, &pool->pages[i].name);
 }
 
 void kv_prefix_clear(struct kv_pool *pool)

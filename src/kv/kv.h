@@ -52,6 +52,10 @@ kv_page_t kv_prefix_find(struct kv_pool *pool, const struct page_name *name);
 /* Names a full page that the caller holds. Nothing happens if the name or the page is taken
  * already. */
 void kv_prefix_insert(struct kv_pool *pool, kv_page_t page, const struct page_name *name);
+/* Grows whenever a name comes or goes. */
+uint64_t kv_prefix_version(const struct kv_pool *pool);
+/* Adds every name to a filter (request/request.h). */
+void kv_prefix_filter(const struct kv_pool *pool, uint8_t *filter, uint32_t n_bytes);
 /* Forgets every cached page that nobody holds. */
 void kv_prefix_clear(struct kv_pool *pool);
 

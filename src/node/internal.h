@@ -70,6 +70,9 @@ struct node {
             *misconfigured;
     } metrics;
     struct engine_stats last_stats;
+    uint8_t prefix_filter[PREFIX_FILTER_BYTES_MAX]; /* what routers were told last */
+    uint32_t n_prefix_filter_bytes;
+    uint64_t prefix_filter_version;
     uint64_t last_progress; /* for liveness */
     int64_t progress_since_ms;
 };
@@ -113,6 +116,8 @@ void decode_cancel(struct job *j);
 void decode_give_up(struct job *j, enum status reason);
 
 /* roles.c */
+/* Tells routers which prefixes the cache holds, if that has changed. */
+void roles_tell_prefixes(struct node *n);
 extern const struct service_ops role_ops;
 enum status roles_start(struct node *n) WARN_UNUSED;
 void node_stats(struct service *s, service_stat_visitor *visit, void *context);

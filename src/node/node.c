@@ -158,6 +158,8 @@ static void update_metrics(void *context)
               n->last_stats.n_prompt_tokens_computed);
     add_since(n->metrics.sampled, s.n_tokens_sampled, n->last_stats.n_tokens_sampled);
     n->last_stats = s;
+    if (n->hub)
+        roles_tell_prefixes(n);
 }
 
 static void make_metrics(struct node *n)

@@ -160,9 +160,53 @@ static enum status on_message(void *context, struct peer_link *link, const struc
     }
 }
 
+static void fill_stats(void *context, struct wire_node_stats *out)
+{
+    struct node *n = context;
+    struct engine_stats e;
+
+    engine_get_stats(n->engine, &e);
+    out->busy = e.busy;
+    out->draining = n->draining;
+    out->progress = e.progress;
+    out->n_running = e.n_running + e.n_importing;
+    out->n_waiting = e.n_waiting;
+    out->n_slots = e.n_slots;
+    out->n_free_pages = e.pages.n_free;
+    out->n_cached_pages = e.pages.n_cached;
+    out->n_total_pages = e.pages.n_total;
+}
+
+static void tell_prefixes(struct node *n, struct peer_link *link)
+{
+    struct wire_node_stats s = {.prefix_filter = n->prefix_filter,
+                                .n_prefix_filter_bytes = n->n_prefix_filter_bytes};
+    struct buffer frame = {0};
+
+    if (!s.n_prefix_filter_bytes || strcmp(peer_link_hello(link)->role, "router"))
+        return;
+    fill_stats(n, &s);
+    if (wire_encode_node_stats(&frame, WIRE_NODE_STATS, &s) == STATUS_OK)
+        peer_link_send(link, &frame);
+    buffer_deinit(&frame);
+}
+
+void roles_tell_prefixes(struct node *n)
+{
+    const uint32_t n_bytes =
+        engine_get_prefix_filter(n->engine, n->prefix_filter, &n->prefix_filter_version);
+
+    if (!n_bytes)
+        return;
+    n->n_prefix_filter_bytes = n_bytes;
+    for (struct peer_link *i = peer_hub_next(n->hub, NULL); i; i = peer_hub_next(n->hub, i))
+        tell_prefixes(n, i);
+}
+
 static void on_link_up(void *context, struct peer_link *link)
 {
     replies_link_up(context, link);
+    tell_prefixes(context, link);
 }
 
 static void on_link_down(void *context, struct peer_link *link, enum status reason)
@@ -205,23 +249,6 @@ static void on_slab_arrived(void *context, struct peer_link *link, const struct 
 
     if (n->receivers)
         handoff_receivers_slab_arrived(n->receivers, link, h, page, intact);
-}
-
-static void fill_stats(void *context, struct wire_node_stats *out)
-{
-    struct node *n = context;
-    struct engine_stats e;
-
-    engine_get_stats(n->engine, &e);
-    out->busy = e.busy;
-    out->draining = n->draining;
-    out->progress = e.progress;
-    out->n_running = e.n_running + e.n_importing;
-    out->n_waiting = e.n_waiting;
-    out->n_slots = e.n_slots;
-    out->n_free_pages = e.pages.n_free;
-    out->n_cached_pages = e.pages.n_cached;
-    out->n_total_pages = e.pages.n_total;
 }
 
 enum status roles_start(struct node *n)

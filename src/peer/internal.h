@@ -93,6 +93,7 @@ struct peer_link {
 
     int64_t last_heard_ms, progress_since_ms;
     struct wire_node_stats stats;
+    struct buffer prefix_filter;
     double round_trip_ms;
     uint32_t
         n_pins; /* callbacks under way, and frames in flight: a closed link is freed when it is 0 */

@@ -33,6 +33,7 @@ void link_unpin(struct peer_link *link)
     if (--link->n_pins == 0 && link->state == LINK_CLOSED) {
         buffer_deinit(&link->control.in);
         buffer_deinit(&link->bulk_hello.in);
+        buffer_deinit(&link->prefix_filter);
         free(link);
     }
 }
@@ -366,6 +367,12 @@ static enum status on_stats(struct peer_link *link, const struct wire_frame *f)
     TRY(wire_decode_node_stats(f, &s));
     if (!s.busy || s.progress != link->stats.progress)
         link->progress_since_ms = clock_now_ms();
+    if (s.n_prefix_filter_bytes) {
+        buffer_clear(&link->prefix_filter);
+        buffer_append(&link->prefix_filter, s.prefix_filter, s.n_prefix_filter_bytes);
+        TRY(buffer_status(&link->prefix_filter));
+    }
+    s.prefix_filter = NULL; /* lies in the frame, which goes */
     link->stats = s;
     if (f->type == WIRE_PONG)
         on_pong(link, &s);
@@ -566,6 +573,12 @@ bool peer_link_has_bulk(const struct peer_link *link)
 const struct wire_node_stats *peer_link_stats(const struct peer_link *link)
 {
     return &link->stats;
+}
+
+const uint8_t *peer_link_prefix_filter(const struct peer_link *link, uint32_t *n_bytes)
+{
+    *n_bytes = link->prefix_filter.failed ? 0 : (uint32_t)link->prefix_filter.len;
+    return (const uint8_t *)link->prefix_filter.data;
 }
 
 bool peer_link_broke(const struct peer_link *link)

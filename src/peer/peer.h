@@ -86,6 +86,8 @@ const struct wire_node_stats *peer_link_stats(const struct peer_link *link); /* 
 /* Once it is down: its connection ended or was reset, as when a process dies; not that it fell
  * silent or was closed from here. */
 bool peer_link_broke(const struct peer_link *link);
+/* What it last said of its prefix cache (request/request.h); n_bytes is 0 while it said nothing. */
+const uint8_t *peer_link_prefix_filter(const struct peer_link *link, uint32_t *n_bytes);
 double peer_link_round_trip_ms(const struct peer_link *link);
 uint64_t peer_link_bulk_bytes_sent(const struct peer_link *link);
 uint64_t peer_link_bulk_bytes_received(const struct peer_link *link);

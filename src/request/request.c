@@ -92,6 +92,42 @@ struct page_name page_name(const struct page_name *parent, const struct page_nam
     return name;
 }
 
+uint32_t prefix_filter_bytes(uint32_t n_pages)
+{
+    uint32_t n = 64;
+
+    while (n < PREFIX_FILTER_BYTES_MAX && n < n_pages + n_pages / 4) /* ten bits a page */
+        n *= 2;
+    return n;
+}
+
+/* A name is a hash already: its four words are four of them. */
+static uint32_t filter_bit(const struct page_name *name, int i, uint32_t n_bytes)
+{
+    const uint8_t *b = name->bytes + (ptrdiff_t)4 * i;
+    const uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+
+    return word & (n_bytes * 8 - 1);
+}
+
+void prefix_filter_add(uint8_t *filter, uint32_t n_bytes, const struct page_name *name)
+{
+    for (int i = 0; i < 4; i++) {
+        const uint32_t bit = filter_bit(name, i, n_bytes);
+        filter[bit / 8] |= (uint8_t)(1u << bit % 8);
+    }
+}
+
+bool prefix_filter_has(const uint8_t *filter, uint32_t n_bytes, const struct page_name *name)
+{
+    for (int i = 0; i < 4 && n_bytes; i++) {
+        const uint32_t bit = filter_bit(name, i, n_bytes);
+        if (!(filter[bit / 8] & 1u << bit % 8))
+            return false;
+    }
+    return n_bytes > 0;
+}
+
 struct digest {
     EVP_MD_CTX *context;
 };

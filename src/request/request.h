@@ -203,6 +203,13 @@ struct page_namespace {
 struct page_name page_name(const struct page_name *parent, const struct page_namespace *space,
                            const uint32_t *ids);
 
+/* Which pages a prefix cache holds, roughly: a few bits for each name, so that a name that is there
+ * is always found and another hardly ever. n_bytes is a power of two; no filter has 0. */
+#define PREFIX_FILTER_BYTES_MAX 32768
+uint32_t prefix_filter_bytes(uint32_t n_pages);
+void prefix_filter_add(uint8_t *filter, uint32_t n_bytes, const struct page_name *name);
+bool prefix_filter_has(const uint8_t *filter, uint32_t n_bytes, const struct page_name *name);
+
 /* ---- bytes and kinds of a vocabulary's entries, for those who must not know the tokenizer ---- */
 
 enum token_kind {

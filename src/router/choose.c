@@ -3,6 +3,18 @@
 
 #include <string.h>
 
+enum status router_policy_from_name(const char *name, enum router_policy *out)
+{
+    static const char *const names[] = {"prefix", "least-loaded", "round-robin"};
+
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(name, names[i])) {
+            *out = (enum router_policy)i;
+            return STATUS_OK;
+        }
+    return fail(STATUS_USAGE, "a policy is prefix, least-loaded or round-robin, not \"%s\"", name);
+}
+
 static bool same_cell(const struct candidate *a, const struct candidate *b)
 {
     return !memcmp(a->model_digest, b->model_digest, REQUEST_DIGEST_BYTES) &&
@@ -26,6 +38,23 @@ static double decode_load(const struct candidate *c)
     return n / slots;
 }
 
+/* Whose turn it is, counted from the one that is next. */
+static double turn_of(uint32_t i, uint32_t n, const struct wanted *w)
+{
+    return (i + n - w->turn % n) % n;
+}
+
+/* Less is better. What need not be sent is worth a quarter of the slots at most: pages come fast,
+ * while a full node makes everybody wait. */
+static double decode_cost(const struct candidate *d, uint32_t i, uint32_t n, const struct wanted *w)
+{
+    const double shared = w->n_prompt ? (double)d->n_prefix_tokens / w->n_prompt : 0;
+
+    if (w->policy == POLICY_ROUND_ROBIN && !w->suspect)
+        return turn_of(i, n, w);
+    return decode_load(d) - (w->policy == POLICY_PREFIX && !w->suspect ? 0.25 * shared : 0);
+}
+
 static uint32_t order_decode(const struct candidate *prefill, const struct candidate *decode,
                              uint32_t n_decode, const struct wanted *w, uint32_t *order)
 {
@@ -37,7 +66,9 @@ static uint32_t order_decode(const struct candidate *prefill, const struct candi
             d->probation || (w->not_decode && !strcmp(d->node_id, w->not_decode)))
             continue;
         uint32_t at = n++;
-        for (; at > 0 && decode_load(d) < decode_load(&decode[order[at - 1]]); at--)
+        for (; at > 0 && decode_cost(d, i, n_decode, w) <
+                             decode_cost(&decode[order[at - 1]], order[at - 1], n_decode, w);
+             at--)
             order[at] = order[at - 1];
         order[at] = i;
     }
@@ -45,14 +76,25 @@ static uint32_t order_decode(const struct candidate *prefill, const struct candi
     return w->suspect && n > 1 ? 1 : n;
 }
 
-static bool has_less_to_do(const struct candidate *a, const struct candidate *b,
-                           const struct wanted *w)
+/* Tokens that are computed before this request's first, its own included. */
+static uint64_t prefill_cost(const struct candidate *p, const struct wanted *w)
 {
-    if (w->suspect && a->n_assigned != b->n_assigned)
-        return a->n_assigned < b->n_assigned;
-    if (a->n_assigned_tokens != b->n_assigned_tokens)
-        return a->n_assigned_tokens < b->n_assigned_tokens;
-    return a->n_assigned < b->n_assigned;
+    return p->n_assigned_tokens +
+           (w->policy == POLICY_PREFIX ? w->n_prompt - p->n_prefix_tokens : 0);
+}
+
+static bool is_better(const struct candidate *prefill, uint32_t a, uint32_t b, uint32_t n,
+                      const struct wanted *w)
+{
+    const struct candidate *x = &prefill[a], *y = &prefill[b];
+
+    if (w->suspect && x->n_assigned != y->n_assigned)
+        return x->n_assigned < y->n_assigned;
+    if (w->policy == POLICY_ROUND_ROBIN && !w->suspect)
+        return turn_of(a, n, w) < turn_of(b, n, w);
+    if (prefill_cost(x, w) != prefill_cost(y, w))
+        return prefill_cost(x, w) < prefill_cost(y, w);
+    return x->n_assigned < y->n_assigned;
 }
 
 int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
@@ -66,7 +108,7 @@ int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
         if (!could_hold(p, w->n_tokens) || (p->n_slots && p->n_assigned >= 2 * p->n_slots) ||
             p->probation || (w->max_resumed && p->n_resumed >= w->max_resumed))
             continue;
-        if (best >= 0 && !has_less_to_do(p, &prefill[best], w))
+        if (best >= 0 && !is_better(prefill, i, (uint32_t)best, n_prefill, w))
             continue;
         if (order_decode(p, decode, n_decode, w, decode_order) > 0)
             best = (int)i;

@@ -47,6 +47,47 @@ static struct candidate *by_id(struct candidate *c, uint32_t n, const char *id)
     return NULL;
 }
 
+/* Names of the prompt's pages in a node's cell; none when memory is out, which only costs time. */
+static void learn_names(struct entry *e, const struct candidate *c)
+{
+    const struct resume *r = &e->request->resume;
+    struct page_namespace space = {.kv_type = KV_TYPE_F16};
+
+    if (e->names && !memcmp(e->names_of, c->model_digest, sizeof e->names_of))
+        return;
+    if (!e->names)
+        e->names = memory_alloc(r->n_prompt / PAGE_TOKENS + 1, sizeof *e->names);
+    e->n_names = 0;
+    if (!e->names)
+        return;
+    memcpy(space.model_digest, c->model_digest, sizeof space.model_digest);
+    memcpy(space.tokenizer_digest, e->router->options.tokenizer_digest,
+           sizeof space.tokenizer_digest);
+    if (r->has_tenant)
+        memcpy(space.salt, r->tenant_salt, sizeof space.salt);
+    for (uint32_t i = 0; i < r->n_prompt / PAGE_TOKENS; i++)
+        e->names[e->n_names++] =
+            page_name(i ? &e->names[i - 1] : NULL, &space, r->prompt_ids + (size_t)i * PAGE_TOKENS);
+    memcpy(e->names_of, c->model_digest, sizeof e->names_of);
+}
+
+/* How much of the request each node's cache holds, as it last said. */
+static void find_prefixes(struct entry *e, struct candidate *nodes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t n_bytes, n_pages = 0;
+        const uint8_t *filter =
+            peer_link_prefix_filter(peer_hub_find(e->router->hub, nodes[i].node_id), &n_bytes);
+        nodes[i].n_prefix_tokens = 0;
+        if (!n_bytes || e->request->resume.n_prompt_logprobs >= 0)
+            continue; /* a request for the prompt's rows does not read the cache */
+        learn_names(e, &nodes[i]);
+        while (n_pages < e->n_names && prefix_filter_has(filter, n_bytes, &e->names[n_pages]))
+            n_pages++;
+        nodes[i].n_prefix_tokens = n_pages * PAGE_TOKENS;
+    }
+}
+
 static void count_one(const struct entry *e, const struct assignment *a, struct candidate *prefill,
                       uint32_t n_prefill, struct candidate *decode, uint32_t n_decode)
 {
@@ -185,14 +226,22 @@ static void serve_queue(struct router *r, int64_t now_ms)
         const bool moves = wants_to_move(e, decode, n_decode);
         if ((e->state != ENTRY_QUEUED && !moves) || e->not_before_ms > now_ms || e->verdict_by_ms)
             continue;
-        const struct wanted w = {.n_tokens = n_tokens_of(e),
+        const struct wanted w = {.policy = r->options.policy,
+                                 .turn = r->n_sent,
+                                 .n_tokens = n_tokens_of(e),
+                                 .n_prompt = e->request->resume.n_prompt,
                                  .max_resumed = entry_is_resumed(e) ? MAX_RESUMED_A_NODE : 0,
                                  .suspect = e->n_crashes > 0,
                                  .not_decode = moves ? e->now.decode_node : NULL};
+        if (r->options.policy == POLICY_PREFIX) {
+            find_prefixes(e, prefill, n_prefill);
+            find_prefixes(e, decode, n_decode);
+        }
         const int p = choose_nodes(prefill, n_prefill, decode, n_decode, &w, order, &n_order);
         if (p < 0)
             continue; /* a smaller one behind it may still fit */
         entry_begin_attempt(e, moves);
+        r->n_sent++;
         prefill[p].n_assigned++;
         prefill[p].n_assigned_tokens += e->request->resume.n_prompt + e->n_ids;
         prefill[p].n_resumed += entry_is_resumed(e);

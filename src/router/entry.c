@@ -75,6 +75,7 @@ static void entry_free(struct entry *e)
     wire_result_batch_deinit(&e->held);
     request_destroy(&e->request);
     free(e->ids);
+    free(e->names);
     free(e);
     if (r->draining && r->n_entries == 0 && r->idle) {
         void (*idle)(void *) = r->idle;

@@ -61,6 +61,10 @@ struct entry {
     enum finish_reason finish_by_ids;
     uint32_t *ids; /* the journal: generated ids, as shown */
     uint32_t n_ids, capacity;
+    struct page_name *names; /* of the prompt's full pages, in the cell of names_of; NULL: not known
+                                yet */
+    uint32_t n_names;
+    uint8_t names_of[REQUEST_DIGEST_BYTES];
     uint32_t n_prompt_rows;
     uint32_t n_cached, window_tokens;
     struct wire_result_batch
@@ -88,6 +92,7 @@ struct router {
     uint32_t n_entries, n_queued;
     uint64_t journal_bytes;
     uint64_t epoch, next_number;
+    uint32_t n_sent; /* attempts: whose turn it is */
     struct net_timer timer;
     struct net_task dispatch_task;
     bool dispatch_posted;

@@ -17,6 +17,14 @@
 
 struct router;
 
+enum router_policy {
+    POLICY_PREFIX,       /* who has the longest prefix, weighed against load */
+    POLICY_LEAST_LOADED, /* who has least to do */
+    POLICY_ROUND_ROBIN,  /* one after the other */
+};
+/* Errors: USAGE. */
+enum status router_policy_from_name(const char *name, enum router_policy *out) WARN_UNUSED;
+
 struct router_options {
     const char *node_id;
     struct net_loop *loop;
@@ -26,6 +34,7 @@ struct router_options {
     uint32_t max_context_tokens; /* what the model's file says; nodes may allow less */
     struct peer_limits limits;
     struct tls_context *tls; /* for links; NULL: plain (peer/peer.h) */
+    enum router_policy policy;
     uint32_t max_waiting;       /* requests queued here; more are refused */
     uint64_t max_journal_bytes; /* of all requests; more are refused */
     uint32_t queue_timeout_ms;  /* a request that no node took for so long ends */
@@ -47,19 +56,23 @@ struct candidate {
     uint32_t n_assigned;        /* requests that this router has given it */
     uint64_t n_assigned_tokens; /* their prompt tokens still to be prefilled, or tokens held */
     uint32_t n_running, n_waiting, n_free_pages; /* as it last said */
+    uint32_t n_prefix_tokens;                    /* of the request at hand, that its cache holds */
     uint32_t n_resumed; /* of the assigned ones, those that were prefilled before */
     bool probation;     /* it has a request that is suspected of crashing nodes */
     bool draining;
 };
 /* What is to be served. */
 struct wanted {
+    enum router_policy policy;
+    uint32_t turn;          /* ROUND_ROBIN: how many were served before */
     uint32_t n_tokens;      /* prompt and answer */
+    uint32_t n_prompt;      /* what a prefill node without a prefix of it computes */
     uint32_t max_resumed;   /* 0: not a resumed one; else nodes with so many of them are passed over
                              */
     bool suspect;           /* of having crashed a node: it goes alone to as few others as can be */
     const char *not_decode; /* a node that it moves away from, or NULL */
 };
-/* The prefill node with the least work before it, among those that have a decode node of their cell
+/* The prefill node that the policy likes best, among those that have a decode node of their cell
  * with room for it; decode_order: that cell's decode nodes, best first. -1: nobody can serve it
  * now. */
 int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,

@@ -178,10 +178,13 @@ enum status wire_encode_node_stats(struct buffer *out, enum wire_type type,
     json_object_set_new(o, "free_pages", json_integer(m->n_free_pages));
     json_object_set_new(o, "cached_pages", json_integer(m->n_cached_pages));
     json_object_set_new(o, "total_pages", json_integer(m->n_total_pages));
-    return write_frame(out, type, o, NULL);
+    const struct buffer tail = {.data = (char *)m->prefix_filter, .len = m->n_prefix_filter_bytes};
+    if (tail.len)
+        json_object_set_new(o, "prefix_filter_bytes", json_integer(m->n_prefix_filter_bytes));
+    return write_frame(out, type, o, &tail);
 }
 
-static enum status read_stats(const struct wire_reader *r, struct wire_node_stats *m)
+static enum status read_stats(struct wire_reader *r, struct wire_node_stats *m)
 {
     TRY(read_hex64(r, r->root, "number", false, &m->number));
     TRY(read_i64(r, r->root, "sent_at_us", false, &m->sent_at_us));
@@ -193,7 +196,16 @@ static enum status read_stats(const struct wire_reader *r, struct wire_node_stat
     TRY(read_u32(r, r->root, "slots", false, &m->n_slots));
     TRY(read_u32(r, r->root, "free_pages", false, &m->n_free_pages));
     TRY(read_u32(r, r->root, "cached_pages", false, &m->n_cached_pages));
-    return read_u32(r, r->root, "total_pages", false, &m->n_total_pages);
+    TRY(read_u32(r, r->root, "total_pages", false, &m->n_total_pages));
+    TRY(read_u32(r, r->root, "prefix_filter_bytes", false, &m->n_prefix_filter_bytes));
+    const uint32_t n = m->n_prefix_filter_bytes;
+    if (n > PREFIX_FILTER_BYTES_MAX || (n & (n - 1)) || n > r->tail_left)
+        return fail(STATUS_BAD_MESSAGE, "%s: a prefix filter of %u bytes, of which %u are there",
+                    r->name, n, r->tail_left);
+    m->prefix_filter = n ? r->tail : NULL;
+    r->tail += n;
+    r->tail_left -= n;
+    return STATUS_OK;
 }
 
 enum status wire_decode_node_stats(const struct wire_frame *f, struct wire_node_stats *out)

@@ -121,6 +121,8 @@ struct wire_node_stats {
     uint64_t progress;
     uint32_t n_running, n_waiting, n_slots;
     uint32_t n_free_pages, n_cached_pages, n_total_pages;
+    const uint8_t *prefix_filter;   /* lies in the frame */
+    uint32_t n_prefix_filter_bytes; /* 0: it is not said now */
 };
 enum status wire_encode_node_stats(struct buffer *out, enum wire_type type,
                                    const struct wire_node_stats *m) WARN_UNUSED;

@@ -136,12 +136,54 @@ static void test_zero_lanes(void **state)
     free(memory);
 }
 
+/* A filter finds every name that is there, and hardly any other. */
+static void test_filter(void **state)
+{
+    enum { N = 400 };
+    const struct kv_geometry g = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 8};
+    const struct page_namespace space = {.kv_type = KV_TYPE_F16};
+    const uint32_t n_bytes = prefix_filter_bytes(N);
+    uint8_t filter[PREFIX_FILTER_BYTES_MAX] = {0};
+    void *memory = calloc(N, kv_page_bytes(g));
+    struct page_name names[2 * N];
+    struct kv_pool *pool;
+    kv_page_t pages[N];
+    uint32_t n_false = 0;
+
+    for (uint32_t i = 0; i < 2 * N; i++) {
+        uint32_t ids[PAGE_TOKENS] = {i};
+        names[i] = page_name(NULL, &space, ids);
+    }
+    assert_int_equal(kv_pool_create(memory, N, g, &pool), STATUS_OK);
+    assert_int_equal(kv_pages_acquire(pool, N, pages), STATUS_OK);
+    const uint64_t before = kv_prefix_version(pool);
+    for (uint32_t i = 0; i < N; i++)
+        kv_prefix_insert(pool, pages[i], &names[i]);
+    assert_true(kv_prefix_version(pool) > before);
+    kv_prefix_filter(pool, filter, n_bytes);
+    for (uint32_t i = 0; i < N; i++)
+        assert_true(prefix_filter_has(filter, n_bytes, &names[i]));
+    for (uint32_t i = N; i < 2 * N; i++)
+        n_false += prefix_filter_has(filter, n_bytes, &names[i]);
+    assert_true(n_false < N / 20);
+    assert_false(prefix_filter_has(filter, 0, &names[0]));
+    for (uint32_t i = 0; i < N; i++)
+        kv_page_release(pool, pages[i]);
+    kv_prefix_clear(pool);
+    memset(filter, 0, sizeof filter);
+    kv_prefix_filter(pool, filter, n_bytes);
+    assert_false(prefix_filter_has(filter, n_bytes, &names[0]));
+    kv_pool_destroy(&pool);
+    free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_use),
         cmocka_unit_test(test_oldest_goes_first),
         cmocka_unit_test(test_zero_lanes),
+        cmocka_unit_test(test_filter),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,6 +111,44 @@ static void test_resumed_and_moved(void **state)
     assert_int_equal(choose_nodes(p, 2, d, 1, &w, order, &n_order), -1);
 }
 
+static void test_prefix(void **state)
+{
+    struct candidate p[2] = {node("p0"), node("p1")}, d[2] = {node("d0"), node("d1")};
+    struct wanted w = {.policy = POLICY_PREFIX, .n_tokens = 1100, .n_prompt = 1000};
+
+    p[1].n_prefix_tokens = d[1].n_prefix_tokens = 960;
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), 1);
+    assert_int_equal(order[0], 1);
+    assert_int_equal(order[1], 0);
+    /* waiting costs more than computing it again */
+    p[1].n_assigned_tokens = 2000;
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), 0);
+    p[1].n_assigned_tokens = 900;
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), 1);
+    d[1].n_assigned = 2; /* of four slots */
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), 1);
+    assert_int_equal(order[0], 0);
+    /* the other policies do not look at prefixes */
+    w.policy = POLICY_LEAST_LOADED;
+    assert_int_equal(choose_nodes(p, 2, d, 2, &w, order, &n_order), 0);
+    assert_int_equal(order[0], 0);
+}
+
+static void test_round_robin(void **state)
+{
+    struct candidate p[3] = {node("p0"), node("p1"), node("p2")}, d[2] = {node("d0"), node("d1")};
+    struct wanted w = {.policy = POLICY_ROUND_ROBIN, .n_tokens = 10};
+
+    p[0].n_assigned_tokens = 5000;
+    for (w.turn = 0; w.turn < 12; w.turn++) {
+        assert_int_equal(choose_nodes(p, 3, d, 2, &w, order, &n_order), w.turn % 3);
+        assert_int_equal(order[0], w.turn % 2);
+    }
+    p[1].draining = true; /* who cannot is passed over */
+    w.turn = 1;
+    assert_int_equal(choose_nodes(p, 3, d, 2, &w, order, &n_order), 2);
+}
+
 /* A stream never leaves its cell. */
 static void test_cells(void **state)
 {
@@ -167,6 +205,8 @@ int main(void)
         cmocka_unit_test(test_nobody),
         cmocka_unit_test(test_size),
         cmocka_unit_test(test_draining),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_round_robin),
         cmocka_unit_test(test_suspects),
         cmocka_unit_test(test_resumed_and_moved),
         cmocka_unit_test(test_cells),

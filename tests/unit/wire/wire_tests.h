@@ -238,6 +238,7 @@ static inline void encode_sample(enum sample what, struct buffer *out)
         break;
     }
     case SAMPLE_STATS: {
+        static const uint8_t filter[256] = {1, 2, 4, 255};
         const struct wire_node_stats m = {.number = next_random(),
                                           .sent_at_us = (int64_t)(next_random() >> 2),
                                           .busy = below(2),
@@ -248,7 +249,9 @@ static inline void encode_sample(enum sample what, struct buffer *out)
                                           .n_slots = below(99),
                                           .n_free_pages = (uint32_t)next_random(),
                                           .n_cached_pages = below(99),
-                                          .n_total_pages = below(99)};
+                                          .n_total_pages = below(99),
+                                          .prefix_filter = filter,
+                                          .n_prefix_filter_bytes = below(2) * 1u << below(9)};
         status = wire_encode_node_stats(out, (enum wire_type)(WIRE_PING + below(3)), &m);
         break;
     }
