@@ -5,9 +5,12 @@ MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 SEEDS ?= 20
+FIRST ?= 0
+ONLY ?=
+SMALL ?=
 FUZZ_SECONDS ?= 60
 
-.PHONY: all setup model demo check check-quick check-asan check-tsan bench fuzz fmt install clean build-%
+.PHONY: all setup model demo check check-quick check-asan check-tsan chaos check-chaos bench fuzz fmt install clean build-%
 
 all: TARGETS = baton
 all: build-release
@@ -37,6 +40,13 @@ check-asan: build-asan-ubsan $(MODEL)
 	@tools/check.sh sanitize build/asan-ubsan
 check-tsan: build-tsan $(MODEL)
 	@tools/check.sh sanitize build/tsan
+
+# One router, two prefill and two decode nodes under load; each seed is one fault. Says how a seed that failed runs again.
+chaos: TARGETS = baton
+chaos: build-release $(MODEL)
+	@BATON_BIN=$(CURDIR)/build/release/baton $(PYTHON) tests/chaos/chaos.py --seeds $(SEEDS) --first $(FIRST) --only "$(ONLY)" $(SMALL)
+check-chaos:
+	@$(MAKE) --no-print-directory chaos SEEDS=300
 
 bench: TARGETS = baton
 bench: build-release $(MODEL)

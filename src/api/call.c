@@ -410,6 +410,8 @@ static void call_submit(struct call *c)
         k->submitted = true;
         c->was_submitted = true;
     }
+    log_event(LOG_DEBUG, "request accepted", "req=%s client_req=" LOG_Q, c->id,
+              log_quote(c->client_id));
 }
 
 static void call_parsed(struct call *c)

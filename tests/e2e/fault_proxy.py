@@ -1,5 +1,5 @@
-"""A TCP proxy that goes wrong on purpose: it cuts, stalls, delays, corrupts or repeats what passes through it, at a byte
-that a test names.
+"""A TCP proxy that goes wrong on purpose: it cuts, stalls, delays, corrupts, repeats or reorders what passes through it, at a
+byte that a test names.
 
     proxy = FaultProxy("127.0.0.1:9000")
     proxy.rule = lambda c: c.kind == "bulk" and c.up.corrupt(200_000)   # asked once for each connection
@@ -19,6 +19,8 @@ class Pump:
         self.connection, self.loop = connection, connection.proxy.loop
         self.offset = 0
         self.corrupt_at, self.repeat_at = {}, {}
+        self.twice = self.late = 0  # pieces still to be sent twice, or after the piece behind them
+        self.touched = False
         self.cut_at = self.stall_at = None
         self.delay_s = 0.0
         self.flows = asyncio.Event()
@@ -51,6 +53,36 @@ class Pump:
     def delay(self, seconds):
         self.delay_s = seconds
 
+    def from_here(self, what, after=0, *arguments):
+        """corrupt, repeat, cut or stall, `after` bytes behind what has passed so far."""
+        self.loop.call_soon_threadsafe(lambda: getattr(self, what)(self.offset + after, *arguments))
+
+    @property
+    def wrong(self):
+        """Something was done to it, or is to come."""
+        return bool(self.corrupt_at or self.repeat_at or self.delay_s or self.cut_at is not None or self.stall_at is not None or
+                    self.touched or not self.flows.is_set())
+
+    def heal(self):
+        """Forgets what is still to come, and flows."""
+        def forget():
+            self.corrupt_at, self.repeat_at, self.cut_at, self.delay_s = {}, {}, None, 0.0
+            self.twice = self.late = 0
+
+        self.loop.call_soon_threadsafe(forget)
+        self.resume()
+
+    def twice_next(self, n=1):
+        """The next n pieces come twice. A piece is what arrives at once: often whole frames."""
+        self.loop.call_soon_threadsafe(lambda: self.disorder(n, 0))
+
+    def late_next(self, n=1):
+        """n times, a piece changes places with the one behind it."""
+        self.loop.call_soon_threadsafe(lambda: self.disorder(0, n))
+
+    def disorder(self, twice, late):
+        self.twice, self.late, self.touched = twice, late, True
+
     # what it does
     def change(self, data):
         """The chunk as it goes out, and what happens after it: None, "cut" or "stall"."""
@@ -68,10 +100,20 @@ class Pump:
         self.offset += len(data)
         return bytes(out), then
 
+    async def piece(self, reader):
+        data = await reader.read(1 << 16)
+        if self.twice and data:
+            self.twice -= 1
+            return data * 2
+        if self.late and data:
+            self.late -= 1
+            return await reader.read(1 << 16) + data
+        return data
+
     async def run(self, reader, writer):
         while True:
             await self.flows.wait()
-            data = await reader.read(1 << 16)
+            data = await self.piece(reader)
             if not data:
                 return
             self.connection.saw(self, data)
@@ -162,6 +204,12 @@ class FaultProxy:
 
     def open_connections(self, kind=None):
         return [c for c in self.connections if not c.closed and kind in (None, c.kind)]
+
+    def forget_closed(self):
+        def forget():
+            self.connections[:] = self.open_connections()
+
+        self.loop.call_soon_threadsafe(forget)
 
     def close(self):
         async def stop():
