@@ -27,6 +27,7 @@ struct channel {
     struct buffer out, out_next; /* out is being written; out_next gathers what comes meanwhile */
     struct transport_write write;
     bool writing;
+    uint64_t n_sent, n_received; /* frames: a seal counts them */
     struct progress progress;
 };
 
@@ -132,7 +133,8 @@ void link_count_refusal(struct peer_link *link, enum status reason);
 void link_is_up(struct peer_link *link);
 void link_start_bulk_hello(struct peer_link *link, struct transport *t);
 
-void channel_send(struct channel *c, struct peer_link *link, const void *data, size_t len);
+/* Seals and sends whole frames. */
+void channel_send(struct channel *c, struct peer_link *link, const void *frames, size_t len);
 void channel_close(struct channel *c);
 
 void bulk_receive_room(struct peer_link *link, char **base, size_t *len);

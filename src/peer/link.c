@@ -94,13 +94,27 @@ static void channel_flush(struct channel *c, struct peer_link *link)
     transport_write(c->transport, &part, 1, &c->write);
 }
 
-void channel_send(struct channel *c, struct peer_link *link, const void *data, size_t len)
+void channel_send(struct channel *c, struct peer_link *link, const void *frames, size_t len)
 {
     struct buffer *b = c->writing ? &c->out_next : &c->out;
+    const uint8_t *bytes = frames;
+    struct wire_frame frame;
+    size_t used;
 
     if (!c->transport || !len || link->doomed)
         return;
-    buffer_append(b, data, len);
+    for (size_t at = 0; at < len; at += used) {
+        uint8_t before[WIRE_SEAL_BYTES], behind[WIRE_SEAL_BYTES];
+        if (wire_frame_parse(bytes + at, len - at, &frame, &used) != STATUS_OK || !used) {
+            link_doom(link, fail(STATUS_INTERNAL, "what was to be sent is no frame"));
+            return;
+        }
+        wire_seal(before, bytes + at, WIRE_FRAME_HEADER_BYTES, c->n_sent);
+        wire_seal(behind, bytes + at, used, c->n_sent++);
+        buffer_append(b, before, sizeof before);
+        buffer_append(b, bytes + at, used);
+        buffer_append(b, behind, sizeof behind);
+    }
     if (b->failed)
         link_doom(link, fail(STATUS_NO_MEMORY, "no memory for what is to be sent"));
     else if (!c->writing)
@@ -435,6 +449,40 @@ static void control_room(void *context, char **base, size_t *len)
     *len = *base ? CONTROL_READ_BYTES : 0;
 }
 
+static enum status check_seal(const struct channel *c, const uint8_t *seal, const uint8_t *bytes,
+                              size_t len)
+{
+    uint8_t want[WIRE_SEAL_BYTES];
+
+    wire_seal(want, bytes, len, c->n_received);
+    return !memcmp(want, seal, sizeof want)
+               ? STATUS_OK
+               : fail(STATUS_BAD_FRAME,
+                      "frame %llu was changed, lost, repeated or reordered on its way",
+                      (unsigned long long)c->n_received);
+}
+
+/* The next whole frame between its seals. *used 0: more bytes are needed. */
+static enum status channel_next(struct channel *c, size_t at, struct wire_frame *out, size_t *used)
+{
+    const uint8_t *seal = (const uint8_t *)c->in.data + at, *bytes = seal + WIRE_SEAL_BYTES;
+    const size_t len = c->in.len - at;
+
+    *used = 0;
+    if (len < WIRE_SEAL_BYTES + WIRE_FRAME_HEADER_BYTES)
+        return STATUS_OK;
+    TRY(check_seal(c, seal, bytes, WIRE_FRAME_HEADER_BYTES));
+    TRY(wire_frame_parse(bytes, len - WIRE_SEAL_BYTES, out, used));
+    if (!*used || len - WIRE_SEAL_BYTES - *used < WIRE_SEAL_BYTES) {
+        *used = 0;
+        return STATUS_OK;
+    }
+    const enum status status = check_seal(c, bytes + *used, bytes, *used);
+    c->n_received++;
+    *used += 2 * (size_t)WIRE_SEAL_BYTES;
+    return status;
+}
+
 static void control_arrived(void *context, size_t n)
 {
     struct peer_link *link = context;
@@ -455,7 +503,7 @@ static void control_arrived(void *context, size_t n)
     while (link->state != LINK_CLOSED) {
         struct wire_frame frame;
         size_t used;
-        status = wire_frame_parse((const uint8_t *)in->data + at, in->len - at, &frame, &used);
+        status = channel_next(&link->control, at, &frame, &used);
         if (status != STATUS_OK) {
             count_stranger(link, status);
             link_lost(link, status);
@@ -499,7 +547,7 @@ static void bulk_hello_arrived(void *context, size_t n)
 
     link->n_pins++;
     c->in.len += n;
-    enum status status = wire_frame_parse((const uint8_t *)c->in.data, c->in.len, &frame, &used);
+    enum status status = channel_next(c, 0, &frame, &used);
     if (status == STATUS_OK && used) {
         status = wire_decode_hello(&frame, &hello);
         if (status == STATUS_OK && (!hello.bulk || hello.epoch != link->theirs.epoch))

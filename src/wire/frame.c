@@ -56,6 +56,15 @@ enum status wire_frame_parse(const uint8_t *bytes, size_t len, struct wire_frame
     return STATUS_OK;
 }
 
+void wire_seal(uint8_t out[WIRE_SEAL_BYTES], const void *bytes, size_t len, uint64_t number)
+{
+    uint8_t count[8];
+
+    put_u32(count, (uint32_t)number);
+    put_u32(count + 4, (uint32_t)(number >> 32));
+    put_u32(out, wire_crc32c(bytes, len) ^ wire_crc32c(count, sizeof count));
+}
+
 enum status write_frame_text(struct buffer *out, enum wire_type type, const char *json,
                              size_t json_len, const struct buffer *tail)
 {

@@ -64,6 +64,13 @@ struct wire_frame {
 enum status wire_frame_parse(const uint8_t *bytes, size_t len, struct wire_frame *out,
                              size_t *used) WARN_UNUSED;
 
+/* On a connection each frame has two seals: one of its header before it, so that a wrong length is
+ * not waited for, and one of all of it behind it. Both mix in the frame's number in that direction,
+ * counted from 0: what was changed, lost, repeated or reordered on the way must end the link and
+ * not change an answer. */
+#define WIRE_SEAL_BYTES 4
+void wire_seal(uint8_t out[WIRE_SEAL_BYTES], const void *bytes, size_t len, uint64_t number);
+
 /* ---- messages ----
  * encode: appends one frame to out. Errors: TOO_LARGE (nothing is appended), NO_MEMORY.
  * decode: Errors: BAD_MESSAGE naming message and field; NO_MEMORY. */

@@ -344,8 +344,8 @@ def test_silent_client_is_lost(pair):
     """A connection that says nothing after its hello is closed within the dead time."""
     host, port = pair.decode[0].serving.split(":")
     with socket.create_connection((host, int(port)), 10) as s:
-        s.sendall(w.frame(w.HELLO, {"version_min": 1, "version_max": 1, "node_id": "mute", "epoch": w.hex64(1), "role": "client",
-                                    "connection": "control", "link": w.hex64(1)}))
+        s.sendall(w.sealed(w.frame(w.HELLO, {"version_min": 1, "version_max": 1, "node_id": "mute", "epoch": w.hex64(1),
+                                             "role": "client", "connection": "control", "link": w.hex64(1)}), 0))
         begin, closed = time.monotonic(), False
         while time.monotonic() - begin < 5 and not closed:
             closed = s.recv(65536) == b""
@@ -361,12 +361,13 @@ def test_garbage_disturbs_nobody(pair, single, tokens_of, string_of):
         for i in range(20):
             with socket.create_connection((host, int(port)), 10) as s:
                 if i % 2:
-                    s.sendall(w.frame(w.HELLO, {"version_min": 1, "version_max": 1, "node_id": f"noise-{i}", "epoch": w.hex64(i),
-                                                "role": "client", "connection": "control", "link": w.hex64(i + 1)}))
-                for _ in range(4):
+                    s.sendall(w.sealed(w.frame(w.HELLO, {"version_min": 1, "version_max": 1, "node_id": f"noise-{i}",
+                                                         "epoch": w.hex64(i), "role": "client", "connection": "control",
+                                                         "link": w.hex64(i + 1)}), 0))
+                for number in range(i % 2, 4 + i % 2):
                     kind = rng.choice([1, 2, 3, 16, 17, 18, 20, 22, 23, 24, 26, 99])
                     data = w.frame(kind, {"key": rng.choice([1, {}, None]), "n": 1 << 31, "entries": [1]}, rng.randbytes(9))
-                    data = data if rng.random() < 0.8 else rng.randbytes(50)
+                    data = w.sealed(data, number) if rng.random() < 0.8 else rng.randbytes(50)
                     try:
                         s.sendall(data)
                     except OSError:  # closed already, as it should be

@@ -39,6 +39,31 @@ def frame(kind, members, tail=b""):
     return struct.pack("<IHHI", 8 + len(text) + len(tail), kind, 0, len(text)) + text + tail
 
 
+def _crc_row(i):
+    for _ in range(8):
+        i = i >> 1 ^ (0x82F63B78 if i & 1 else 0)
+    return i
+
+
+_CRC = [_crc_row(i) for i in range(256)]
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC[(crc ^ byte) & 255]
+    return crc ^ 0xFFFFFFFF
+
+
+def seal(data, number):
+    return struct.pack("<I", crc32c(data) ^ crc32c(struct.pack("<Q", number)))
+
+
+def sealed(data, number):
+    """A frame as it goes over a connection, as that connection's frame of this number."""
+    return seal(data[:12], number) + data + seal(data, number)
+
+
 def u32s(values):
     return struct.pack(f"<{len(values)}I", *values)
 
@@ -53,6 +78,7 @@ class Link:
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.lock, self.buffer, self.lost = threading.Lock(), b"", False
+        self.n_sent = self.n_read = 0  # frames: the seals count them
         self.send(HELLO, hello)
         kind, members, _ = self.read()
         if kind == REFUSE:
@@ -72,7 +98,8 @@ class Link:
 
     def send_bytes(self, data):
         with self.lock:
-            self.socket.sendall(data)
+            self.socket.sendall(sealed(data, self.n_sent))
+            self.n_sent += 1
 
     def read_exactly(self, n):
         while len(self.buffer) < n:
@@ -84,10 +111,14 @@ class Link:
         return out
 
     def read(self):
-        length, kind, zero, n = struct.unpack("<IHHI", self.read_exactly(12))
+        before, header = self.read_exactly(4), self.read_exactly(12)
+        length, kind, zero, n = struct.unpack("<IHHI", header)
         if zero or not 8 <= length <= 1 << 20 or n > length - 8:
             raise WireError("broken framing")
         body = self.read_exactly(length - 8)
+        if before != seal(header, self.n_read) or self.read_exactly(4) != seal(header + body, self.n_read):
+            raise WireError("broken seal")
+        self.n_read += 1
         return kind, json.loads(body[:n]), body[n:]
 
     def run(self):

@@ -258,6 +258,7 @@ struct raw_peer {
     char sink[65536];
     bool broken, deaf; /* deaf: gives the transport no room, which TCP takes for an error */
     uint32_t n_writes;
+    uint64_t n_sent, n_received;
 };
 
 struct raw_write {
@@ -331,12 +332,33 @@ static inline void raw_send(struct raw_peer *p, const void *data, size_t len)
     transport_write(p->t, &part, 1, &w->write);
 }
 
+/* A frame between its seals. */
+static inline void raw_seal(struct raw_peer *p, const void *frame, size_t len, struct buffer *out)
+{
+    uint8_t seal[WIRE_SEAL_BYTES];
+
+    wire_seal(seal, frame, WIRE_FRAME_HEADER_BYTES, p->n_sent);
+    buffer_append(out, seal, sizeof seal);
+    buffer_append(out, frame, len);
+    wire_seal(seal, frame, len, p->n_sent++);
+    buffer_append(out, seal, sizeof seal);
+}
+
+static inline void raw_send_frame(struct raw_peer *p, const void *frame, size_t len)
+{
+    struct buffer sealed = {0};
+
+    raw_seal(p, frame, len, &sealed);
+    raw_send(p, sealed.data, sealed.len);
+    buffer_deinit(&sealed);
+}
+
 static inline void raw_send_hello(struct raw_peer *p, const struct wire_hello *hello)
 {
     struct buffer frame = {0};
 
     assert_int_equal(wire_encode_hello(&frame, hello), STATUS_OK);
-    raw_send(p, frame.data, frame.len);
+    raw_send_frame(p, frame.data, frame.len);
     buffer_deinit(&frame);
 }
 
@@ -352,15 +374,22 @@ static inline void raw_close(struct raw_peer *p)
  * next call. */
 static inline uint32_t raw_next(struct raw_peer *p, struct wire_frame *out, struct buffer *keep)
 {
+    uint8_t seal[WIRE_SEAL_BYTES];
     size_t used = 0;
 
-    assert_int_equal(wire_frame_parse((const uint8_t *)p->in.data, p->in.len, out, &used),
-                     STATUS_OK);
-    if (!used)
+    if (p->in.len < sizeof seal + WIRE_FRAME_HEADER_BYTES)
         return 0;
+    const uint8_t *frame = (const uint8_t *)p->in.data + sizeof seal;
+    assert_int_equal(wire_frame_parse(frame, p->in.len - sizeof seal, out, &used), STATUS_OK);
+    if (!used || p->in.len < used + 2 * sizeof seal)
+        return 0;
+    wire_seal(seal, frame, WIRE_FRAME_HEADER_BYTES, p->n_received);
+    assert_memory_equal(seal, p->in.data, sizeof seal);
+    wire_seal(seal, frame, used, p->n_received++);
+    assert_memory_equal(seal, frame + used, sizeof seal);
     buffer_clear(keep);
-    buffer_append(keep, p->in.data, used);
-    buffer_consume(&p->in, used);
+    buffer_append(keep, frame, used);
+    buffer_consume(&p->in, used + 2 * sizeof seal);
     assert_int_equal(wire_frame_parse((const uint8_t *)keep->data, keep->len, out, &used),
                      STATUS_OK);
     return out->type;
@@ -408,7 +437,7 @@ static inline void raw_ping(struct raw_peer *control)
     struct buffer frame = {0};
 
     assert_int_equal(wire_encode_node_stats(&frame, WIRE_PONG, &s), STATUS_OK);
-    raw_send(control, frame.data, frame.len);
+    raw_send_frame(control, frame.data, frame.len);
     buffer_deinit(&frame);
 }
 

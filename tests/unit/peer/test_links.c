@@ -299,7 +299,8 @@ static void test_own_absence(void **state)
     hub_stop(&b);
 }
 
-/* A loop whose every turn takes long finds something unsent each time it looks: that is no standstill. */
+/* A loop whose every turn takes long finds something unsent each time it looks: that is no
+ * standstill. */
 static void test_slow_turns(void **state)
 {
     struct test_hub a = {0}, b = {0};
@@ -437,33 +438,35 @@ static void test_malformed(void **state)
 {
     static const uint8_t nonsense[] = {12, 0, 0, 0, 26, 0, 0, 0, 4, 0, 0, 0, '{', '"', 'x', '}'};
     static const uint8_t unknown[] = {10, 0, 0, 0, 99, 1, 0, 0, 2, 0, 0, 0, '{', '}'};
-    static const uint8_t broken[] = {255, 255, 255, 255};
+    static const uint8_t broken[WIRE_FRAME_HEADER_BYTES] = {255, 255, 255, 255};
     struct test_hub b = {0};
     const struct wire_hello hb = model_hello("decode-0", "decode");
     struct wire_hello mine = {.node_id = "client-0", .role = "client", .epoch = 1};
     struct raw_peer raw = {0};
-    struct buffer frame = {0};
+    struct buffer frame = {0}, sealed = {0};
     struct wire_notice n = {.handle = 1};
 
     hub_start(&b, loop, &hb);
     hub_listen(&b);
     raw_link(&raw, NULL, &b, &mine);
-    raw_send(&raw, nonsense, sizeof nonsense);
-    raw_send(&raw, unknown, sizeof unknown);
+    raw_send_frame(&raw, nonsense, sizeof nonsense);
+    raw_send_frame(&raw, unknown, sizeof unknown);
     assert_int_equal(wire_encode_notice(&frame, WIRE_CANCEL, &n), STATUS_OK);
-    for (size_t i = 0; i < frame.len; i++) { /* a byte at a time */
-        raw_send(&raw, frame.data + i, 1);
+    raw_seal(&raw, frame.data, frame.len, &sealed);
+    for (size_t i = 0; i < sealed.len; i++) { /* a byte at a time */
+        raw_send(&raw, sealed.data + i, 1);
         net_loop_turn(loop);
     }
     WAIT(loop, b.n_messages >= 1);
     assert_int_equal(b.last_handle, 1);
     assert_true(hub_count(&b, "peer_messages_refused_total") >= 1);
     assert_int_equal(b.n_down, 0);
-    raw_send(&raw, broken, sizeof broken);
+    raw_send_frame(&raw, broken, sizeof broken);
     WAIT(loop, b.n_down == 1);
     assert_int_equal(b.last_reason, STATUS_BAD_FRAME);
     raw_close(&raw);
     buffer_deinit(&frame);
+    buffer_deinit(&sealed);
 
     /* what comes before the hello is no better */
     raw = (struct raw_peer){0};
@@ -473,10 +476,57 @@ static void test_malformed(void **state)
     raw_close(&raw);
     raw = (struct raw_peer){0};
     raw_dial(&raw, &b);
-    raw_send(&raw, unknown, sizeof unknown);
+    raw_send_frame(&raw, unknown, sizeof unknown);
     expect_refusal(&raw, STATUS_BAD_MESSAGE, "link.hello");
     raw_close(&raw);
     hub_stop(&b);
+}
+
+/* Three frames as they should be, then in every way that a box between two nodes could spoil them:
+ * no message comes of what is wrong, and the link ends. */
+static void test_seals(void **state)
+{
+    enum { AS_IT_IS, CHANGED, LENGTH_CHANGED, REPEATED, LOST, REORDERED, N_WAYS };
+    const struct wire_hello hb = model_hello("decode-0", "decode");
+
+    for (int way = 0; way < N_WAYS; way++) {
+        struct wire_hello mine = {.node_id = "client-0", .role = "client", .epoch = 1};
+        struct buffer sealed[3] = {{0}}, frame = {0};
+        struct raw_peer raw = {0};
+        struct test_hub b = {0};
+        hub_start(&b, loop, &hb);
+        hub_listen(&b);
+        raw_link(&raw, NULL, &b, &mine);
+        for (uint64_t i = 0; i < 3; i++) {
+            const struct wire_notice n = {.handle = i + 1};
+            buffer_clear(&frame);
+            assert_int_equal(wire_encode_notice(&frame, WIRE_CANCEL, &n), STATUS_OK);
+            raw_seal(&raw, frame.data, frame.len, &sealed[i]);
+        }
+        if (way == CHANGED)
+            sealed[1].data[sealed[1].len / 2] ^= 4;
+        if (way == LENGTH_CHANGED)
+            sealed[1].data[WIRE_SEAL_BYTES + 1] ^= 4;
+        raw_send(&raw, sealed[0].data, sealed[0].len);
+        if (way == REORDERED)
+            raw_send(&raw, sealed[2].data, sealed[2].len);
+        if (way != LOST)
+            raw_send(&raw, sealed[1].data, sealed[1].len);
+        if (way == REPEATED)
+            raw_send(&raw, sealed[1].data, sealed[1].len);
+        raw_send(&raw, sealed[2].data, sealed[2].len);
+        WAIT(loop, b.n_messages == 3 || b.n_down == 1);
+        turn_some(loop, 5);
+        assert_int_equal(b.n_down, way != AS_IT_IS);
+        assert_int_equal(b.n_messages, way == AS_IT_IS ? 3 : way == REPEATED ? 2 : 1);
+        if (way != AS_IT_IS)
+            assert_int_equal(b.last_reason, STATUS_BAD_FRAME);
+        raw_close(&raw);
+        hub_stop(&b);
+        buffer_deinit(&frame);
+        for (int i = 0; i < 3; i++)
+            buffer_deinit(&sealed[i]);
+    }
 }
 
 /* Sending never ends a link under the sender's hands, even when the other side is gone. */
@@ -589,6 +639,7 @@ int main(void)
         cmocka_unit_test(test_two_addresses),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_seals),
         cmocka_unit_test(test_send_does_not_call_back),
         cmocka_unit_test(test_peer_that_does_not_read),
         cmocka_unit_test(test_links_close_links),
