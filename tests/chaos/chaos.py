@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import sys
 import time
 
@@ -48,7 +49,7 @@ class Script:
             # where something is to be hit, most often a stream that lasts
             self.asks[self.plan.focus] = rng.choice([a for a in pool if a.streamed and a.body["max_tokens"] >= 33])
         if self.kind == "poison":
-            self.asks[self.plan.focus] = rng.choice([a for a in pool if a.body["max_tokens"] >= 33])
+            self.asks[self.plan.focus] = rng.choice([a for a in pool if a.streamed and a.body["max_tokens"] >= 33])
 
     def streams(self, url):
         manner = {"slow-reader": "slow", "leave": "leave"}.get(self.kind, "")
@@ -264,6 +265,7 @@ def main():
     p.add_argument("--small", action="store_true", help="few and short requests")
     p.add_argument("--patience", type=int, default=1 << 30, help="stop after so many failed seeds")
     a = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the processes are ended on the way out
     kinds = tuple(a.only.split(",")) if a.only else KINDS
     unknown = set(kinds) - set(KINDS)
     if unknown:

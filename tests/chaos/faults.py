@@ -15,25 +15,28 @@ class Plan:
         self.kind = kind
         self.focus = rng.randrange(n_streams)
         self.role = rng.choice(("prefill", "decode"))
-        self.fixed = rng.random() < 0.3  # a node by its name, whoever it serves
+        self.fixed = rng.random() < 0.15  # a node by its name, whoever it serves
         self.number = rng.randrange(2)
         self.instant = rng.choice(("time", "token", "token", "sent", "opened"))
         self.time_ms, self.token, self.after_ms = rng.randrange(0, 1500), rng.randrange(1, 24), rng.choice((0, 0, 2, 10, 40))
         self.for_s = round(rng.uniform(0.3, 3), 2)
         self.direction = rng.choice(("up", "down", "both"))
-        self.after_bytes = rng.choice((0, 10, 100, 1000, 50_000))
+        self.after_bytes = rng.choice((0, 10, 50, 200, 1000))
         self.mask = 1 << rng.randrange(8)
         self.channel = rng.choice(("control", "control", "bulk"))
         self.link = rng.choice(("router-prefill", "router-decode", "prefill-decode"))
         self.n = rng.randrange(1, 4)
         self.delay_s = rng.choice((0.005, 0.02, 0.05))
         self.everything = rng.random() < 0.3  # new connections too
+        if kind == "poison":
+            self.role = rng.choice(("prefill", "import", "decode"))
         if kind in ("corrupt-bulk",):
             self.channel, self.link, self.direction = "bulk", "prefill-decode", "up"
         elif kind == "corrupt-control":
             self.channel = "control"
         if self.channel == "bulk":
             self.link = "prefill-decode"
+            self.after_bytes *= rng.choice((1, 50, 500))
         if kind in ("corrupt-bulk", "cut", "half-open", "slow", "duplicate", "reorder") and self.channel == "bulk":
             self.instant = rng.choice(("time", "sent", "opened"))
 
@@ -52,7 +55,7 @@ class Plan:
             "duplicate": f"{self.n} pieces twice, {self.direction}, {self.channel}, {link}",
             "reorder": f"{self.n} pieces change places, {self.direction}, {self.channel}, {link}",
             "slow-reader": f"stream {self.focus} is read slowly", "leave": f"stream {self.focus} is left",
-            "poison": f"stream {self.focus} kills its {self.role} node, whenever it is taken up", "none": "nothing",
+            "poison": f"stream {self.focus} kills whoever takes it up, at {self.role}", "none": "nothing",
         }[self.kind]
         return what if self.kind in ("none", "slow-reader", "leave", "poison") else f"{what}, {when}"
 
@@ -201,13 +204,17 @@ class Fault(threading.Thread):
         """Whoever takes the focus up dies of it."""
         p, s, n_seen = self.plan, self._focus(), 0
 
+        def decoding(node):
+            """Not before it has shown two tokens that only a decode node can have made."""
+            return node if s.wait_events(s.n_events + 3, 20) else "nobody"
+
         def next_owner():
             nonlocal n_seen
             news = self.stage.sent(s.request_id)[n_seen:]
             for _, prefill, decode in news:
                 n_seen += 1
                 if (decode is None) == (p.role == "prefill"):
-                    return prefill if p.role == "prefill" else decode
+                    return prefill if p.role == "prefill" else decode if p.role == "import" else decoding(decode)
             return not s.is_alive() and "nobody"
 
         while len(self.killed) < 6:
