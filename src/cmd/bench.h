@@ -30,7 +30,7 @@ enum status bench_limit_decode(struct bench_probes *p, const struct loaded *l, u
                                struct bench_limit *out) WARN_UNUSED;
 
 /* n tokens of each of n_sequences through the engine, sampled: tokens a second, and the share of
- * its time that the engine spends outside the model (plan, pages, sampling, detokenising). */
+ * the time that the engine computes outside the model (plan, pages, sampling, detokenising). */
 enum status bench_engine(const struct loaded *l, uint32_t n, uint32_t n_sequences, double *speed,
                          double *own_share) WARN_UNUSED;
 

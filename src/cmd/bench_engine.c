@@ -102,10 +102,10 @@ static enum status run(struct engine *e, struct bell *bell, uint32_t n_vocab, ui
     engine_get_stats(e, &after);
     for (uint32_t i = 0; i < n_made; i++)
         sequence_destroy(&sequences[i]);
-    const double busy = (double)(after.busy_ns - before.busy_ns),
+    const double own = (double)(int64_t)(after.own_ns - before.own_ns),
                  model = (double)(after.model_ns - before.model_ns);
     *speed = (double)(after.n_tokens_sampled - before.n_tokens_sampled) / seconds;
-    *own_share = busy > 0 ? (busy - model) / busy : 0;
+    *own_share = own + model > 0 ? own / (own + model) : 0;
     return status;
 }
 

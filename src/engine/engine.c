@@ -357,6 +357,14 @@ static void layer_done(void *context, uint32_t layer)
         e->options.news(e->options.news_context);
 }
 
+static int64_t thread_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 static void run_step(struct engine *e)
 {
     struct step_plan *p = &e->plan;
@@ -376,7 +384,7 @@ static void run_step(struct engine *e)
         .layer_done = layer_done,
         .context = e,
     };
-    const int64_t start_ns = clock_now_ns();
+    const int64_t start_ns = clock_now_ns(), start_cpu_ns = thread_ns();
     enum status status = model_forward(e->options.model, &batch, &bad_row);
     const int64_t step_ns = clock_now_ns() - start_ns;
     const double step_ms = (double)step_ns * 1e-6;
@@ -390,6 +398,7 @@ static void run_step(struct engine *e)
     }
     e->live.n_steps++;
     e->live.model_ns += (uint64_t)step_ns;
+    e->model_cpu_ns = thread_ns() - start_cpu_ns;
     if (status != STATUS_OK) {
         snprintf(message, sizeof message, "%s", status_message());
         log_event(LOG_ERROR, "step failed", "reason=%s error=" LOG_Q, status_code(status),
@@ -467,7 +476,7 @@ static void *engine_main(void *context)
     bool idle = false;
 
     while (wait_for_work(e, idle)) {
-        const int64_t start_ns = clock_now_ns();
+        const int64_t start_ns = thread_ns();
         take_commands(e);
         plan_admit(e);
         plan_step(e);
@@ -479,7 +488,7 @@ static void *engine_main(void *context)
         run_step(e);
         publish_stats(e, true);
         tell_news(e);
-        e->live.busy_ns += (uint64_t)(clock_now_ns() - start_ns);
+        e->live.own_ns += (uint64_t)(thread_ns() - start_ns - e->model_cpu_ns);
     }
     take_commands(e);
     struct sequence_list *const lists[] = {&e->waiting, &e->running, &e->importing, &e->held};

@@ -126,7 +126,8 @@ struct engine_stats {
     uint64_t n_prompt_tokens_computed, n_tokens_sampled, n_steps;
     uint64_t n_prefix_queries, n_prefix_hits; /* in tokens */
     uint64_t n_preemptions;
-    uint64_t busy_ns, model_ns; /* of steps, whole, and of what the model took of it */
+    uint64_t model_ns; /* that steps took in the model */
+    uint64_t own_ns;   /* that the engine's thread computed outside it */
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *out);
 /* Which pages the prefix cache holds (request/request.h), as of some moment of the last second.

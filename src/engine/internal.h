@@ -107,15 +107,22 @@ struct step_plan {
     uint32_t n_prefill_rows;
 };
 
+/* Where an entry stands in the order of sampling, and what it weighs there. */
+struct sampler_key {
+    uint64_t key;
+    uint32_t weight;
+};
+
 /* Scratch of the sampler; see sample.c. */
 struct sampler {
     const struct compute *compute;
     uint32_t n_vocab;
-    float *z;
+    /* [n_vocab] each */
+    float *z; /* after penalties */
     uint32_t *w;
-    uint32_t *buckets_n;
-    uint64_t *buckets_sum;
-    uint64_t *order; /* candidates of one bucket, as sortable keys */
+    uint32_t *kept_ids;
+    float *kept_z;
+    struct sampler_key *keys;
 };
 enum status sampler_init(struct sampler *s, const struct compute *c, uint32_t n_vocab) WARN_UNUSED;
 void sampler_deinit(struct sampler *s);
@@ -140,6 +147,7 @@ struct engine {
     uint32_t max_logit_rows;
     uint64_t next_serial;
     double prefill_rows_per_ms; /* measured; 0 before the first chunk */
+    int64_t model_cpu_ns;       /* of this thread, in the last step's model */
 
     struct mailbox commands, news;
     pthread_cond_t wake; /* with the commands' lock */

@@ -1,6 +1,7 @@
 /* Sampling as a pure function of logits, request and index (docs/EXACTNESS.md, 6). Sums are
- * integers, so they need no order; top-k and top-p find their cut in a histogram of the leading
- * bits of z and sort only the bucket it falls into. */
+ * integers, so they need no order, and nothing is ever sorted: whatever top-k or top-p keep lies
+ * above a bound that one pass over the vocabulary finds, and the cut among the few entries above it
+ * is selected. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "engine/internal.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_BUCKETS = 1 << 16 };
+enum { BLOCK = 64 }; /* entries that are passed over together */
 
 enum status sampler_init(struct sampler *s, const struct compute *c, uint32_t n_vocab)
 {
@@ -17,20 +18,19 @@ enum status sampler_init(struct sampler *s, const struct compute *c, uint32_t n_
     s->n_vocab = n_vocab;
     s->z = memory_alloc(n_vocab, sizeof *s->z);
     s->w = memory_alloc(n_vocab, sizeof *s->w);
-    s->buckets_n = memory_alloc(N_BUCKETS, sizeof *s->buckets_n);
-    s->buckets_sum = memory_alloc(N_BUCKETS, sizeof *s->buckets_sum);
-    s->order = memory_alloc(n_vocab, sizeof *s->order);
-    return s->z && s->w && s->buckets_n && s->buckets_sum && s->order ? STATUS_OK
-                                                                      : STATUS_NO_MEMORY;
+    s->kept_ids = memory_alloc(n_vocab, sizeof *s->kept_ids);
+    s->kept_z = memory_alloc(n_vocab, sizeof *s->kept_z);
+    s->keys = memory_alloc(n_vocab, sizeof *s->keys);
+    return s->z && s->w && s->kept_ids && s->kept_z && s->keys ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
 void sampler_deinit(struct sampler *s)
 {
     free(s->z);
     free(s->w);
-    free(s->buckets_n);
-    free(s->buckets_sum);
-    free(s->order);
+    free(s->kept_ids);
+    free(s->kept_z);
+    free(s->keys);
 }
 
 /* Philox4x32-10; the first 64 bits of the block. Source: Salmon et al., "Parallel random numbers:
@@ -63,75 +63,153 @@ static uint64_t order_key(float z, uint32_t id)
     return (uint64_t)bits << 32 | id;
 }
 
-static int compare_keys(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+/* What is still in the race, ascending in id. */
+struct candidates {
+    uint32_t n;
+    const uint32_t *ids; /* NULL: entry i is id i */
+    const float *z;
+    uint32_t *w;
+};
 
-    return x < y ? -1 : x > y;
+static uint32_t id_of(const struct candidates *c, uint32_t i)
+{
+    return c->ids ? c->ids[i] : i;
 }
 
-static void fill_buckets(struct sampler *s, uint64_t limit)
+static void swap_keys(struct sampler_key *a, struct sampler_key *b)
 {
-    memset(s->buckets_n, 0, N_BUCKETS * sizeof *s->buckets_n);
-    memset(s->buckets_sum, 0, N_BUCKETS * sizeof *s->buckets_sum);
-    for (uint32_t id = 0; id < s->n_vocab; id++) {
-        const uint64_t key = order_key(s->z[id], id);
-        if (key > limit)
-            continue;
-        s->buckets_n[key >> 48]++;
-        s->buckets_sum[key >> 48] += s->w[id];
+    const struct sampler_key t = *a;
+
+    *a = *b;
+    *b = t;
+}
+
+/* The key at which the running sum of weights, in order of keys, reaches `wanted`; the last key if
+ * it never does. Linear on average: only the side of a pivot where the sum is reached is looked at
+ * again. */
+static uint64_t select_key(struct sampler_key *keys, uint32_t n, double wanted)
+{
+    uint64_t before = 0; /* of all keys below those still looked at */
+
+    while (n > 1) {
+        swap_keys(&keys[n / 2], &keys[n - 1]);
+        const uint64_t pivot = keys[n - 1].key;
+        uint64_t lower = 0;
+        uint32_t at = 0;
+        for (uint32_t i = 0; i + 1 < n; i++)
+            if (keys[i].key < pivot) {
+                lower += keys[i].weight;
+                swap_keys(&keys[i], &keys[at++]);
+            }
+        swap_keys(&keys[at], &keys[n - 1]);
+        if (at > 0 && (double)(before + lower) >= wanted) {
+            n = at;
+        } else if ((double)(before + lower + keys[at].weight) >= wanted || at + 1 == n) {
+            return pivot;
+        } else {
+            before += lower + keys[at].weight;
+            keys += at + 1;
+            n -= at + 1;
+        }
     }
+    return keys[0].key;
 }
 
-static uint32_t sort_bucket(struct sampler *s, uint32_t bucket, uint64_t limit)
+static void fill_keys(struct sampler *s, const struct candidates *c, bool by_weight)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        s->keys[i] = (struct sampler_key){order_key(c->z[i], id_of(c, i)), by_weight ? c->w[i] : 1};
+}
+
+/* Those whose key is at most the cut. */
+static void keep_up_to(struct sampler *s, struct candidates *c, uint64_t cut)
 {
     uint32_t n = 0;
 
-    for (uint32_t id = 0; id < s->n_vocab; id++) {
-        const uint64_t key = order_key(s->z[id], id);
-        if (key >> 48 == bucket && key <= limit)
-            s->order[n++] = key;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const uint32_t id = id_of(c, i);
+        const float z = c->z[i];
+        if (order_key(z, id) > cut)
+            continue;
+        s->kept_ids[n] = id;
+        s->kept_z[n] = z;
+        c->w[n++] = c->w[i];
     }
-    qsort(s->order, n, sizeof *s->order, compare_keys);
-    return n;
+    *c = (struct candidates){n, s->kept_ids, s->kept_z, c->w};
 }
 
-/* The key of the k-th entry in order. */
-static uint64_t cut_top_k(struct sampler *s, uint32_t k)
+/* Those with z of at least the bound. */
+static struct candidates keep_above(struct sampler *s, const float *z, float bound)
 {
-    uint32_t bucket = 0, n = 0;
+    uint32_t n = 0;
 
-    if (k >= s->n_vocab)
-        return UINT64_MAX;
-    fill_buckets(s, UINT64_MAX);
-    while (n + s->buckets_n[bucket] < k)
-        n += s->buckets_n[bucket++];
-    sort_bucket(s, bucket, UINT64_MAX);
-    return s->order[k - n - 1];
+    for (uint32_t first = 0; first < s->n_vocab; first += BLOCK) {
+        const uint32_t end = MIN(first + BLOCK, s->n_vocab);
+        uint32_t any = 0;
+        for (uint32_t i = first; i < end; i++)
+            any |= z[i] >= bound;
+        for (uint32_t i = first; any && i < end; i++) {
+            s->kept_ids[n] = i;
+            s->kept_z[n] = z[i];
+            n += z[i] >= bound;
+        }
+    }
+    return (struct candidates){n, s->kept_ids, s->kept_z, s->w};
 }
 
-/* The key of the last entry of the shortest prefix whose weight reaches p of the survivors'. */
-static uint64_t cut_top_p(struct sampler *s, double p, uint64_t limit)
+/* A z that at least k entries reach, and not many more: the k-th largest of the maxima of blocks.
+ */
+static float bound_of_k(struct sampler *s, const float *z, uint32_t k)
 {
-    uint64_t total = 0, sum = 0;
-    uint32_t bucket = 0;
+    const uint32_t n_blocks = (s->n_vocab + BLOCK - 1) / BLOCK;
 
-    fill_buckets(s, limit);
-    for (uint32_t i = 0; i < N_BUCKETS; i++)
-        total += s->buckets_sum[i];
-    const double wanted = p * (double)total;
-    while (bucket < N_BUCKETS &&
-           (s->buckets_n[bucket] == 0 || (double)(sum + s->buckets_sum[bucket]) < wanted))
-        sum += s->buckets_sum[bucket++];
-    if (bucket == N_BUCKETS)
-        return limit;
-    const uint32_t n = sort_bucket(s, bucket, limit);
-    for (uint32_t i = 0; i < n; i++) {
-        sum += s->w[(uint32_t)s->order[i]];
-        if ((double)sum >= wanted)
-            return s->order[i];
+    if (k > n_blocks)
+        return -INFINITY;
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        const uint32_t n = MIN((uint32_t)BLOCK, s->n_vocab - b * BLOCK);
+        s->kept_z[b] = compute_max(s->compute, z + (size_t)b * BLOCK, n);
+        s->keys[b] = (struct sampler_key){order_key(s->kept_z[b], b), 1};
     }
-    return s->order[n - 1];
+    return s->kept_z[(uint32_t)select_key(s->keys, n_blocks, k)];
+}
+
+static struct candidates top_k(struct sampler *s, const float *z, uint32_t k, float zmax,
+                               float scale)
+{
+    struct candidates c = keep_above(s, z, bound_of_k(s, z, k));
+
+    compute_sample_weights(s->compute, c.z, c.n, zmax, scale, c.w);
+    fill_keys(s, &c, false);
+    keep_up_to(s, &c, select_key(s->keys, c.n, k));
+    return c;
+}
+
+static uint64_t sum_above(const struct candidates *c, float bound)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < c->n; i++)
+        sum += c->z[i] >= bound ? c->w[i] : 0;
+    return sum;
+}
+
+/* The shortest prefix in order whose weight reaches p of all that is left. */
+static void top_p(struct sampler *s, struct candidates *c, double p, float zmax, float scale)
+{
+    const double wanted = p * (double)sum_above(c, -INFINITY);
+
+    if (!c->ids) { /* the whole vocabulary: most of it is far below the cut */
+        float bound = -INFINITY;
+        for (float halvings = 2; halvings < 32 && bound == -INFINITY; halvings *= 2)
+            if ((double)sum_above(c, zmax - halvings / scale) >= wanted)
+                bound = zmax - halvings / scale;
+        const uint32_t *w = c->w;
+        *c = keep_above(s, c->z, bound);
+        for (uint32_t i = 0; i < c->n; i++)
+            c->w[i] = w[c->ids[i]];
+    }
+    fill_keys(s, c, true);
+    keep_up_to(s, c, select_key(s->keys, c->n, wanted));
 }
 
 static void adjust(struct sampler *s, const struct resume *r, const uint32_t *prompt_seen,
@@ -160,27 +238,32 @@ static void adjust(struct sampler *s, const struct resume *r, const uint32_t *pr
 
 static uint32_t lowest_largest(const float *z, uint32_t n, float zmax)
 {
-    for (uint32_t id = 0; id < n; id++)
-        if (z[id] == zmax)
-            return id;
+    for (uint32_t first = 0; first < n; first += BLOCK) {
+        const uint32_t end = MIN(first + BLOCK, n);
+        uint32_t any = 0;
+        for (uint32_t id = first; id < end; id++)
+            any |= z[id] == zmax;
+        for (uint32_t id = first; any && id < end; id++)
+            if (z[id] == zmax)
+                return id;
+    }
     return 0;
 }
 
-static uint32_t draw(const struct sampler *s, uint64_t cut, double min_p, uint64_t random)
+static uint32_t draw(const struct candidates *c, double min_p, uint64_t random)
 {
-    const double least = min_p * 0x1p30;
+    const uint32_t least = (uint32_t)MIN(MAX(1.0, ceil(min_p * 0x1p30)), (double)UINT32_MAX);
     uint64_t total = 0, sum = 0;
     uint32_t last = 0;
 
-    for (uint32_t id = 0; id < s->n_vocab; id++)
-        if (s->w[id] && (double)s->w[id] >= least && order_key(s->z[id], id) <= cut)
-            total += s->w[id];
+    for (uint32_t i = 0; i < c->n; i++)
+        total += c->w[i] >= least ? c->w[i] : 0;
     const uint64_t t = (uint64_t)((unsigned __int128)random * total >> 64);
-    for (uint32_t id = 0; id < s->n_vocab; id++) {
-        if (!s->w[id] || (double)s->w[id] < least || order_key(s->z[id], id) > cut)
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (c->w[i] < least)
             continue;
-        sum += s->w[id];
-        last = id;
+        sum += c->w[i];
+        last = id_of(c, i);
         if (sum > t)
             break;
     }
@@ -209,16 +292,15 @@ enum status sampler_draw(struct sampler *s, const float *logits, const struct re
         *out_id = lowest_largest(z, s->n_vocab, zmax);
         return STATUS_OK;
     }
-    if (z != s->z)
-        memcpy(s->z, z, s->n_vocab * sizeof *s->z);
     const float scale = (float)(0x1.71547652b82fep+0 / p->temperature);
-    compute_sample_weights(s->compute, s->z, s->n_vocab, zmax, scale, s->w);
-    uint64_t cut = UINT64_MAX;
-    if (p->top_k)
-        cut = cut_top_k(s, p->top_k);
+    struct candidates c = {s->n_vocab, NULL, z, s->w};
+    if (p->top_k && p->top_k < s->n_vocab)
+        c = top_k(s, z, p->top_k, zmax, scale);
+    else
+        compute_sample_weights(s->compute, z, s->n_vocab, zmax, scale, s->w);
     if (p->top_p < 1)
-        cut = cut_top_p(s, p->top_p, cut);
-    *out_id = draw(s, cut, p->min_p, philox(seed, index, r->choice));
+        top_p(s, &c, p->top_p, zmax, scale);
+    *out_id = draw(&c, p->min_p, philox(seed, index, r->choice));
     return STATUS_OK;
 }
 

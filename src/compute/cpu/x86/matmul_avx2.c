@@ -65,105 +65,136 @@ INLINE __m256 scale(const struct kind k, const uint8_t *w, int i)
     return _mm256_loadu_ps((const float *)(w + 32 * i));
 }
 
+/* As a float: vbroadcastss is a load and nothing else, vpbroadcastd also takes one of the pipes
+ * that multiply and add (Zen 3). */
 INLINE __m256i broadcast(const int32_t *x)
 {
-    return _mm256_set1_epi32(*x);
+    return _mm256_castps_si256(_mm256_broadcast_ss((const float *)x));
 }
 
-/* n groups of a block from the first, summed to 32 bits on top of a. */
-INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
-                       const int first, const int n, const int rows, const int panels,
-                       __m256i a[2][AVX2_TILE])
+/* The tail: t = RN(A d) since A was added to the magic number, f = fmaf(t, dw, f). */
+INLINE void finish_step(const struct kind k, const uint8_t *w, const struct avx2_q8 *x, int h,
+                        int i, __m256i a, float *f)
+{
+    __m256i start = k.start < 0 ? _mm256_set1_epi32(MAGIC) : broadcast(&x->start[k.start + h][i]);
+    __m256 t = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_add_epi32(a, start)),
+                               _mm256_broadcast_ss(&x->d[i]), _mm256_broadcast_ss(&x->c[i]));
+    __m256 y = _mm256_fmadd_ps(t, scale(k, w, h), _mm256_load_ps(f));
+
+    if (k.has_min)
+        y = _mm256_fmadd_ps(_mm256_broadcast_ss(&x->s[i]), scale(k, w, 1), y);
+    _mm256_store_ps(f, y);
+}
+
+/* 4 bits: all 8 groups fit 16 bits, for two panels at once. */
+INLINE void block_of_nibbles(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+                             const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    const int most = k.form == WEIGHT_U4 ? 8 : k.form == WEIGHT_U5 ? 4 : 2;
+    __m256i sum[2][AVX2_TILE];
 
-    if (k.form == WEIGHT_S8) {
-        UNROLL for (int j = 0; j < n; j++)
+    UNROLL for (int g = 0; g < 8; g++)
+    {
+        __m256i v[2];
+        UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p], g);
+        UNROLL for (int i = 0; i < rows; i++)
         {
-            const int g = first + j;
-            __m256i v[2], u[2];
+            __m256i xx = broadcast(&x->x[g][i]);
             UNROLL for (int p = 0; p < panels; p++)
             {
-                v[p] = group(k, w[p], g);
-                u[p] = _mm256_abs_epi8(v[p]);
-            }
-            UNROLL for (int i = 0; i < rows; i++)
-            {
-                __m256i xx = broadcast(&x->x[g][i]);
-                UNROLL for (int p = 0; p < panels; p++)
-                {
-                    __m256i pairs = _mm256_maddubs_epi16(u[p], _mm256_sign_epi8(xx, v[p]));
-                    a[p][i] = _mm256_add_epi32(a[p][i], _mm256_madd_epi16(pairs, ones));
-                    KEEP(a[p][i]);
-                }
+                __m256i pairs = _mm256_maddubs_epi16(v[p], xx);
+                sum[p][i] = g == 0 ? pairs : _mm256_add_epi16(sum[p][i], pairs);
+                KEEP(sum[p][i]);
             }
         }
-        return;
     }
-    UNROLL for (int chain = 0; chain < n / most; chain++)
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++)
+        finish_step(k, w[p], x, 0, i, _mm256_madd_epi16(sum[p][i], ones), f[p][i]);
+}
+
+/* 5 and 6 bits: 4 or 2 groups fit 16 bits. At most two rows at a time, for both kinds of sums must
+ * fit the registers. */
+INLINE void block_of_more(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+                          const int first, const int rows, const int panels,
+                          float (*f)[AVX2_TILE][8])
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    const int most = k.form == WEIGHT_U5 ? 4 : 2, steps = k.form == WEIGHT_U6 ? 2 : 1;
+
+    UNROLL for (int h = 0; h < steps; h++)
     {
-        __m256i sum[2][AVX2_TILE];
-        UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) sum[p][i] =
-            _mm256_setzero_si256();
-        UNROLL for (int j = 0; j < most; j++)
+        __m256i a[2][2], sum[2][2];
+        UNROLL for (int j = 0; j < 8 / steps; j++)
         {
-            const int g = first + chain * most + j;
+            const int g = h * (8 / steps) + j;
             __m256i v[2];
             UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p], g);
             UNROLL for (int i = 0; i < rows; i++)
             {
-                __m256i xx = broadcast(&x->x[g][i]);
+                __m256i xx = broadcast(&x->x[g][first + i]);
                 UNROLL for (int p = 0; p < panels; p++)
                 {
                     __m256i pairs = _mm256_maddubs_epi16(v[p], xx);
-                    sum[p][i] = j == 0 ? pairs : _mm256_add_epi16(sum[p][i], pairs);
+                    sum[p][i] = j % most == 0 ? pairs : _mm256_add_epi16(sum[p][i], pairs);
                     KEEP(sum[p][i]);
+                    if (j % most == most - 1) {
+                        __m256i four = _mm256_madd_epi16(sum[p][i], ones);
+                        a[p][i] = j < most ? four : _mm256_add_epi32(a[p][i], four);
+                        KEEP(a[p][i]);
+                    }
                 }
             }
         }
         UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++)
-        {
-            __m256i s = _mm256_madd_epi16(sum[p][i], ones);
-            a[p][i] = chain == 0 && k.start < 0 ? s : _mm256_add_epi32(a[p][i], s);
-        }
+            finish_step(k, w[p], x, h, first + i, a[p][i], f[p][first + i]);
     }
 }
 
-/* t = RN(A d): with an offset the sum started at the magic number, less the offset times the sum of
- * q. */
-INLINE __m256 times_scale(const struct kind k, __m256i a, const struct avx2_q8 *x, int i)
+/* 8 bits, signed: |w| times x with w's sign. */
+INLINE void block_of_bytes(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+                           const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
-    if (k.start < 0)
-        return _mm256_mul_ps(_mm256_cvtepi32_ps(a), _mm256_broadcast_ss(&x->d[i]));
-    return _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_broadcast_ss(&x->d[i]),
-                           _mm256_broadcast_ss(&x->c[i]));
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i a[2][AVX2_TILE];
+
+    UNROLL for (int g = 0; g < 8; g++)
+    {
+        __m256i v[2], u[2];
+        UNROLL for (int p = 0; p < panels; p++)
+        {
+            v[p] = group(k, w[p], g);
+            u[p] = _mm256_abs_epi8(v[p]);
+        }
+        UNROLL for (int i = 0; i < rows; i++)
+        {
+            __m256i xx = broadcast(&x->x[g][i]);
+            UNROLL for (int p = 0; p < panels; p++)
+            {
+                __m256i pairs = _mm256_maddubs_epi16(u[p], _mm256_sign_epi8(xx, v[p]));
+                pairs = _mm256_madd_epi16(pairs, ones);
+                a[p][i] = g == 0 ? pairs : _mm256_add_epi32(a[p][i], pairs);
+                KEEP(a[p][i]);
+            }
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++)
+        finish_step(k, w[p], x, 0, i, a[p][i], f[p][i]);
 }
 
 INLINE void block(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
                   const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
-    const int steps = k.form == WEIGHT_U6 ? 2 : 1;
-
-    UNROLL for (int h = 0; h < steps; h++)
-    {
-        __m256i a[2][AVX2_TILE];
-        UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++) a[p][i] =
-            k.start < 0 ? _mm256_setzero_si256() : broadcast(&x->start[k.start + h][i]);
-        add_groups(k, w, x, h * 4, 8 / steps, rows, panels, a);
-        UNROLL for (int p = 0; p < panels; p++)
+    if (k.form == WEIGHT_U4)
+        block_of_nibbles(k, w, x, rows, panels, f);
+    else if (k.form == WEIGHT_S8)
+        block_of_bytes(k, w, x, rows, panels, f);
+    else
+        UNROLL for (int i = 0; i < rows; i += 2)
         {
-            __m256 d = scale(k, w[p], h), m = k.has_min ? scale(k, w[p], 1) : d;
-            UNROLL for (int i = 0; i < rows; i++)
-            {
-                __m256 y =
-                    _mm256_fmadd_ps(times_scale(k, a[p][i], x, i), d, _mm256_load_ps(f[p][i]));
-                if (k.has_min)
-                    y = _mm256_fmadd_ps(m, _mm256_broadcast_ss(&x->s[i]), y);
-                _mm256_store_ps(f[p][i], y);
-            }
+            /* Otherwise gcc keeps the first rows' weights for the next ones, in memory. */
+            __asm__ volatile("" : : : "memory");
+            block_of_more(k, w, x, i, rows - i < 2 ? rows - i : 2, panels, f);
         }
-    }
 }
 
 /* The 8 outputs' weight of one k, signed. */
@@ -303,7 +334,11 @@ INSTANCES(bytes_q8, WEIGHT_S8, false, false, true, -1)
 /* A panel's blocks as bytes with f32 scales. */
 INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
 {
+    const uint64_t ahead = 2 * (uint64_t)n_blocks * block_bytes(k); /* the panel unpacked next */
+
     for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes(k), to += UNPACKED_BYTES) {
+        UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
+            _mm_prefetch((const char *)(w + ahead + line), _MM_HINT_T0);
         UNROLL for (int g = 0; g < 8; g++)
             _mm256_store_si256((__m256i *)(to + 32 * g), group(k, w, g));
         _mm256_store_ps((float *)(to + 256), scale(k, w, 0));
@@ -341,7 +376,10 @@ static const struct kernels {
 
 /* ---- a task ---- */
 
+/* From so many rows on a panel is unpacked first: bits of 5- and 6-bit weights are put together
+ * again for every two rows. */
 #define ROWS_WORTH_UNPACKING 12
+#define ROWS_WORTH_UNPACKING_MORE 3
 
 /* Bias, then residual, of up to 8 outputs. */
 static void finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
@@ -401,7 +439,10 @@ void avx2_matmul(const struct matmul_task *t)
     }
     while (k->type != m->type)
         k++;
-    bool unpack_first = t->row_end - t->row_begin >= ROWS_WORTH_UNPACKING;
+    bool unpack_first =
+        t->row_end - t->row_begin >= (m->form == WEIGHT_U5 || m->form == WEIGHT_U6
+                                          ? ROWS_WORTH_UNPACKING_MORE
+                                          : ROWS_WORTH_UNPACKING);
     uint64_t unpacked = (uint64_t)m->n_blocks * UNPACKED_BYTES;
     for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
         uint32_t panels = MIN(2, t->panel_end - panel);
