@@ -34,10 +34,16 @@ enum status api_create(struct net_loop *l, const struct api_options *options,
         api->options.comment_ms = API_COMMENT_MS;
     api->metrics = metrics;
     api->started_at = (int64_t)time(NULL);
+    status = api_load_keys(api);
+    if (status != STATUS_OK) {
+        free(api);
+        return status;
+    }
     if (!api->options.no_openai_routes)
         series_create(api);
     status = net_timer_start(l, &api->tick, 1000, 1000, api_tick, api);
     if (status != STATUS_OK) {
+        api_forget_keys(api);
         free(api);
         return status;
     }
@@ -53,10 +59,23 @@ void api_attach_http(struct api *api, struct http_server *server)
     http_server_hooks(server, &hooks);
 }
 
+void api_attach_admin(struct api *api, struct http_server *server)
+{
+    struct http_hooks hooks = {.admit = admin_admit, .error_body = api_error_body, .context = api};
+
+    http_server_routes(server, admin_routes, admin_n_routes, api);
+    http_server_hooks(server, &hooks);
+}
+
 void api_set_service(struct api *api, struct service *service, const struct vocabulary *vocabulary)
 {
     api->service = service;
     api->vocabulary = vocabulary;
+}
+
+enum status api_reload_keys(struct api *api)
+{
+    return api_load_keys(api);
 }
 
 void api_drain(struct api *api)
@@ -91,6 +110,7 @@ void api_destroy(struct api **papi)
     wait_for_text_threads(api);
     while (api->calls != NULL)
         call_abandon(api->calls);
+    api_forget_keys(api);
     free(api);
     *papi = NULL;
 }

@@ -42,6 +42,9 @@ static void call_free(struct call *c)
     api->n_calls--;
     for (uint32_t i = 0; i < c->n_choices; i++)
         choice_deinit(&c->choices[i]);
+    if (c->key != NULL)
+        api_key_give_back(c->key, c->n_taken, c->n_tokens_taken);
+    api_key_release(c->key);
     buffer_deinit(&c->body);
     buffer_deinit(&c->out);
     arena_deinit(&c->arena);
@@ -72,6 +75,8 @@ static void log_ended(struct call *c, const char *finish, const char *error)
         generated += c->choices[i].n_generated;
         cached += c->choices[i].n_cached;
     }
+    if (c->key != NULL && c->key->name[0] != '\0')
+        buffer_printf(&more, " key=%s", log_quote(c->key->name));
     if (c->client_id[0] != '\0')
         buffer_printf(&more, " client_req=%s", log_quote(c->client_id));
     if (*error != '\0')
@@ -392,11 +397,33 @@ static void call_respond(struct call *c)
     call_free(c);
 }
 
+/* Admission counts what a key has running, before anything is accepted. */
+static enum status take_of_key(struct call *c)
+{
+    uint64_t n_tokens = 0;
+
+    if (c->key == NULL)
+        return STATUS_OK;
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        const struct resume *r = &c->choices[i].request->resume;
+
+        n_tokens += (uint64_t)r->n_prompt + r->max_tokens;
+    }
+    TRY(api_key_take(c->key, c->n_choices, n_tokens));
+    c->n_taken = c->n_choices;
+    c->n_tokens_taken = n_tokens;
+    return STATUS_OK;
+}
+
 static void call_submit(struct call *c)
 {
     struct service *s = c->api->service;
 
     warn_model(c);
+    if (take_of_key(c) != STATUS_OK) {
+        call_fail(c, STATUS_RATE_LIMITED, NULL, status_message());
+        return;
+    }
     for (uint32_t i = 0; i < c->n_choices; i++) {
         struct choice *k = &c->choices[i];
         struct request_sink sink = {.event = choice_event, .context = k};
@@ -455,6 +482,21 @@ static void call_work_done(struct net_work *work)
     call_parsed(c);
 }
 
+/* x-baton-deadline-ms: the answer must be complete by then, or it ends as an error. */
+static enum status read_deadline(struct http_exchange *x, uint64_t *out)
+{
+    const char *text = http_exchange_header(x, "x-baton-deadline-ms");
+    char *end;
+
+    if (text == NULL)
+        return STATUS_OK;
+    *out = strspn(text, "0123456789") == strlen(text) ? strtoull(text, &end, 10) : 0;
+    if (*out == 0 || *out > API_MAX_DEADLINE_MS)
+        return fail(STATUS_BAD_REQUEST, "x-baton-deadline-ms is a whole number from 1 to %d",
+                    API_MAX_DEADLINE_MS);
+    return STATUS_OK;
+}
+
 static void set_ids(struct call *c)
 {
     const char *client_id = http_exchange_header(c->x, "x-request-id");
@@ -472,10 +514,15 @@ void call_start(struct api *api, struct http_exchange *x, enum call_kind kind)
 {
     struct http_exchange_events events = {.closed = client_left};
     struct service_description d = {0};
+    uint64_t deadline_ms = 0;
     struct call *c;
 
     if (!api_is_loaded(api, x))
         return;
+    if (read_deadline(x, &deadline_ms) != STATUS_OK) {
+        api_respond_error(api, x, STATUS_BAD_REQUEST, "x-baton-deadline-ms", status_message());
+        return;
+    }
     if (api->draining && kind <= CALL_COMPLETION) {
         api_respond_error(api, x, STATUS_DRAINING, NULL, "the server is shutting down");
         return;
@@ -501,6 +548,13 @@ void call_start(struct api *api, struct http_exchange *x, enum call_kind kind)
     c->created = (int64_t)time(NULL);
     c->start_ns = clock_now_ns();
     c->context_tokens = d.max_context_tokens;
+    c->common.deadline_ms = deadline_ms;
+    c->key = api_key_of(api, x);
+    if (c->key != NULL) {
+        c->key->n_refs++;
+        c->common.has_tenant = true;
+        memcpy(c->common.tenant_salt, c->key->salt, sizeof c->common.tenant_salt);
+    }
     memcpy(c->fingerprint, d.fingerprint, sizeof c->fingerprint);
     c->fingerprint[sizeof c->fingerprint - 1] = '\0';
     set_ids(c);

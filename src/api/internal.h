@@ -1,7 +1,8 @@
 /* api, private: what the files of this room share.
  *
  * api.c         options, creation, service, drain, the end
- * routes.c      the table of routes, keys, request ids
+ * routes.c      the table of routes, request ids
+ * keys.c        API keys, their tenants and limits
  * call.c        the life of one chat or completion request, from its body to its last byte
  * parse.c       fields of a request into struct resume (text threads)
  * fields.c      one JSON field: type, range, and an error that names it
@@ -10,6 +11,7 @@
  * logprobs.c    log-probabilities as completions and chat print them
  * json.c        JSON written by hand: fixed key order, fixed digits
  * errors.c      OpenAI-shaped errors
+ * admin.c       what an operator may tell a server
  * tokenize.c, models.c, health.c, metrics.c: the small routes */
 #ifndef BATON_API_INTERNAL_H
 #define BATON_API_INTERNAL_H
@@ -22,10 +24,23 @@
 #define API_COMMENT_MS 15000
 #define API_INLINE_BODY_BYTES 4096 /* larger bodies go to a text thread */
 #define API_MAX_JSON_DEPTH 64
+#define API_MAX_DEADLINE_MS 86400000 /* a day */
+
+struct api_key {
+    struct api_key *next, *next_taken;
+    uint32_t n_refs; /* the table's, and one for each call */
+    char name[64];   /* for logs; "" when it has none */
+    uint8_t hash[REQUEST_DIGEST_BYTES], salt[REQUEST_SALT_BYTES];
+    uint64_t max_requests, max_tokens; /* at a time; 0: any number */
+    uint32_t n_requests;
+    uint64_t n_tokens; /* prompts, and what their answers may still become */
+};
 
 struct api {
     struct net_loop *loop;
     struct api_options options;
+    struct api_key *keys;
+    uint32_t n_keys; /* 0: everybody is let in */
     struct metrics *metrics;
     struct service *service; /* NULL: loading */
     const struct vocabulary *vocabulary;
@@ -86,6 +101,9 @@ struct call {
     struct api *api;
     struct call *prev, *next;
     struct http_exchange *x; /* NULL: the client is gone */
+    struct api_key *key;     /* whose request it is; NULL without keys */
+    uint32_t n_taken;        /* requests and tokens of the key's limits */
+    uint64_t n_tokens_taken;
     enum call_kind kind;
     bool working; /* on a text thread */
     bool was_submitted;
@@ -198,6 +216,29 @@ void tokenize_parse(struct call *c);
 void detokenize_parse(struct call *c);
 void series_create(struct api *api);
 void series_ended(struct call *c, enum call_end end);
+
+/* ---- keys.c ---- */
+/* Errors: USAGE naming file and line; the keys that were there stay. */
+enum status api_load_keys(struct api *api) WARN_UNUSED;
+void api_forget_keys(struct api *api);
+/* The key of a request's headers; NULL: none, or not one of ours. */
+struct api_key *api_key_of(struct api *api, struct http_exchange *x);
+/* What a request's headers give as key, or NULL. */
+const char *api_key_given(struct http_exchange *x);
+/* In a time that does not depend on where they differ. */
+bool api_key_is(const char *given, const char *key);
+void api_key_release(struct api_key *k);
+/* Errors: RATE_LIMITED, with nothing taken. */
+enum status api_key_take(struct api_key *k, uint32_t n_requests, uint64_t n_tokens) WARN_UNUSED;
+void api_key_give_back(struct api_key *k, uint32_t n_requests, uint64_t n_tokens);
+
+/* ---- admin.c ---- */
+extern const struct http_route admin_routes[];
+extern const uint32_t admin_n_routes;
+/* Health and metrics need no key here either; the rest needs the admin's. */
+bool admin_admit(void *context, struct http_exchange *x);
+bool is_admin_path(const char *path);
+void route_drain(void *context, struct http_exchange *x);
 
 /* ---- routes.c ---- */
 extern const struct http_route api_routes[];

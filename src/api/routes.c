@@ -5,7 +5,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 static void route_chat(void *context, struct http_exchange *x)
 {
@@ -48,6 +47,7 @@ const struct http_route api_routes[] = {
     {HTTP_METHOD_GET, "/metrics", route_metrics},
     {HTTP_METHOD_GET, "/router/stats", route_stats},
     {HTTP_METHOD_GET, "/stats", route_stats},
+    {HTTP_METHOD_GET | HTTP_METHOD_POST, "/admin/drain", route_drain},
 };
 const uint32_t api_n_routes = ARRAY_LENGTH(api_routes);
 
@@ -78,34 +78,6 @@ static bool is_openai(const char *path)
     return false;
 }
 
-/* Takes the same time wherever the first difference is. */
-static bool key_equal(const char *given, const char *key)
-{
-    size_t given_len = strlen(given), len = strlen(key);
-    unsigned char difference = given_len != len;
-
-    for (size_t i = 0; i < given_len; i++)
-        difference |= (unsigned char)(given[i] ^ key[len > 0 ? i % len : 0]);
-    return difference == 0;
-}
-
-static bool key_is_good(const struct api *api, struct http_exchange *x)
-{
-    const char *given = http_exchange_header(x, "authorization");
-    bool good = false;
-
-    if (given != NULL && strncasecmp(given, "bearer ", 7) == 0)
-        for (given += 7; *given == ' '; given++)
-            ;
-    else
-        given = http_exchange_header(x, "x-api-key");
-    if (given == NULL)
-        return false;
-    for (uint32_t i = 0; i < api->options.n_keys; i++)
-        good |= key_equal(given, api->options.keys[i]);
-    return good;
-}
-
 /* An id is echoed if it is short and printable; else it is as if there were none. */
 static void echo_request_id(struct http_exchange *x)
 {
@@ -126,13 +98,20 @@ bool api_admit(void *context, struct http_exchange *x)
     char message[160];
 
     echo_request_id(x);
+    if (is_admin_path(path)) {
+        if (api->options.no_openai_routes)
+            return admin_admit(api, x);
+        api_respond_error(api, x, STATUS_NOT_FOUND, NULL,
+                          "/admin is served on the listener of --admin");
+        return false;
+    }
     if (api->options.no_openai_routes && is_openai(path)) {
         snprintf(message, sizeof message, "this node is a %s node; send requests to the router",
                  api->options.role);
         api_respond_error(api, x, STATUS_NOT_FOUND, NULL, message);
         return false;
     }
-    if (api->options.n_keys > 0 && !is_open(path) && !key_is_good(api, x)) {
+    if (api->n_keys > 0 && !is_open(path) && api_key_of(api, x) == NULL) {
         api_respond_error(api, x, STATUS_UNAUTHORIZED, NULL,
                           "an API key is required here: send `Authorization: Bearer KEY` with one "
                           "that this server knows");

@@ -33,6 +33,7 @@
     X(TOO_LARGE, "too_large", 413, "invalid_request_error")                                        \
     X(UNSUPPORTED_MEDIA, "unsupported_media_type", 415, "invalid_request_error")                   \
     X(QUEUE_FULL, "queue_full", 429, "rate_limit_error")                                           \
+    X(RATE_LIMITED, "rate_limit_exceeded", 429, "rate_limit_error")                                \
     X(HEADERS_TOO_LARGE, "headers_too_large", 431, "invalid_request_error")                        \
     X(CANCELLED, "cancelled", 499, "cancelled")                                                    \
     X(NUMERICS, "numerics", 500, "server_error")                                                   \

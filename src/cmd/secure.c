@@ -112,6 +112,23 @@ enum status secure_cluster(struct serve_options *o)
     return take_identity(o);
 }
 
+enum status secure_https(const struct serve_options *o, struct tls_context **out)
+{
+    const struct tls_options t = {
+        .cert_file = o->tls_cert,
+        .key_file = o->tls_key,
+        .flags = {NULL, "--tls-cert", "--tls-key"},
+    };
+
+    *out = NULL;
+    if (!o->tls_cert && !o->tls_key)
+        return STATUS_OK;
+    if (!o->tls_cert || !o->tls_key)
+        return fail(STATUS_USAGE, "--tls-cert and --tls-key belong together; %s is missing",
+                    o->tls_cert ? "--tls-key" : "--tls-cert");
+    return tls_context_create(&t, out);
+}
+
 static void warn_of_end(const struct tls_context *c, const char *file)
 {
     const int64_t left_s = tls_context_seconds_left(c);
@@ -129,6 +146,6 @@ void secure_warn(const struct serve_options *o)
     if (o->cluster_tls)
         warn_of_end(o->cluster_tls, o->cluster_cert);
     if (o->insecure_cluster)
-        log_event(LOG_WARN,
-                  "links to other nodes are neither secret nor proven (--insecure-cluster)", "");
+        log_event(LOG_WARN, "links to other nodes are neither secret nor proven", "flag=%s",
+                  "--insecure-cluster");
 }

@@ -27,8 +27,9 @@ struct server {
     const char *program;
     const char *role; /* that it plays: hybrid when misconfigured */
     struct net_loop *loop;
-    struct net_listener *http_listener, *serving_listener;
-    struct http_server *http;
+    struct net_listener *http_listener, *serving_listener, *admin_listener;
+    struct http_server *http, *admin;
+    struct tls_context *https; /* NULL: HTTP is plain */
     struct metrics *metrics;
     struct api *api;
     struct api_options api_options;
@@ -150,12 +151,40 @@ static void drain(struct server *s)
     maybe_done(s);
 }
 
+/* What may change while requests run. */
+static void reload(struct server *s)
+{
+    struct tls_context *https = NULL;
+    enum status status = STATUS_OK;
+
+    if (!s->api || !s->http)
+        return;
+    if (s->options.api_key_file)
+        status = api_reload_keys(s->api);
+    if (status == STATUS_OK)
+        status = secure_https(&s->options, &https);
+    if (status != STATUS_OK) {
+        log_event(LOG_ERROR, "not read again, what was there stays", "error=" LOG_Q,
+                  log_quote(status_message()));
+        return;
+    }
+    http_server_tls(s->http, https);
+    if (s->admin)
+        http_server_tls(s->admin, https);
+    tls_context_destroy(&s->https);
+    s->https = https;
+    if (s->options.api_key_file || https)
+        log_event(LOG_INFO, "keys and certificates read again", "https=%s", https ? "yes" : "no");
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct server *s = handle->data;
 
-    if (number == SIGHUP)
+    if (number == SIGHUP) {
+        reload(s);
         return;
+    }
     if (++s->signals_seen > 1 || s->loading) {
         if (s->family)
             family_stop(s->family);
@@ -181,10 +210,13 @@ static void log_ready(struct server *s)
                  (unsigned long long)(s->n_pages * kv_page_bytes(s->loaded.limits.kv) >> 20),
                  compute_tier_name(s->loaded.compute), compute_n_threads(s->loaded.compute));
     log_event(LOG_INFO, "ready",
-              "role=%s listener=http addr=%s model=%s ctx=%u%s pid=%d load_ms=%lld%s%s", s->role,
-              address, log_quote(s->model_ids[0]), d.max_context_tokens, compute, (int)getpid(),
-              (long long)(clock_now_ms() - s->start_ms), why ? " misconfigured=" : "",
-              why ? log_quote(why) : "");
+              "role=%s listener=http addr=%s%s model=%s ctx=%u%s pid=%d load_ms=%lld%s%s", s->role,
+              address, s->https ? " tls=yes" : "", log_quote(s->model_ids[0]), d.max_context_tokens,
+              compute, (int)getpid(), (long long)(clock_now_ms() - s->start_ms),
+              why ? " misconfigured=" : "", why ? log_quote(why) : "");
+    if (s->admin_listener)
+        log_event(LOG_INFO, "ready", "role=%s listener=admin addr=%s pid=%d", s->role,
+                  net_listener_address(s->admin_listener)->text, (int)getpid());
     if (s->serving_listener)
         log_event(LOG_INFO, "ready", "role=%s listener=serving addr=%s tls=%s pid=%d", s->role,
                   net_listener_address(s->serving_listener)->text,
@@ -192,9 +224,12 @@ static void log_ready(struct server *s)
     if (!is_role(s, "prefill") && !is_role(s, "decode"))
         fprintf(
             stderr,
-            "try: curl -sN http://%s/v1/chat/completions -H 'Content-Type: application/json'%s "
+            "try: curl -sN %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s "
             "-d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}],\"stream\":true}'\n",
-            address, s->options.api_keys.n ? " -H \"Authorization: Bearer $BATON_API_KEY\"" : "");
+            s->https ? "https" : "http", address,
+            s->options.api_keys.n || s->options.api_key_file
+                ? " -H \"Authorization: Bearer $BATON_API_KEY\""
+                : "");
 }
 
 static void fingerprint(const struct loaded *l, char out[24])
@@ -389,6 +424,10 @@ static void fill_api_options(struct server *s)
     name_model(s);
     a->keys = o->api_keys.items;
     a->n_keys = o->api_keys.n;
+    a->admin_key = o->admin_key;
+    a->key_file = o->api_key_file;
+    a->key_max_requests = (uint64_t)o->key_max_requests;
+    a->key_max_tokens = (uint64_t)o->key_max_tokens;
     a->strict_model = o->strict_model;
     a->sampling = (struct sampling){.temperature = o->temperature,
                                     .top_p = o->top_p,
@@ -412,7 +451,8 @@ static enum status listen_on(struct server *s, const char *what, const char *hos
     if (fd >= 0)
         return net_listen_fd(s->loop, fd, out);
     TRY(net_address_parse(host_port, strcmp(flag, "--port") ? flag : "--host", &address));
-    if (!strcmp(what, "http") && !net_address_is_loopback(&address) && !s->options.api_keys.n)
+    if (!strcmp(what, "http") && !net_address_is_loopback(&address) && !s->options.api_keys.n &&
+        !s->options.api_key_file)
         log_event(LOG_WARN, "no api key, and reachable from outside this host", "addr=%s",
                   address.text);
     return net_listen(s->loop, &address, flag, out);
@@ -429,6 +469,8 @@ static enum status bind_ports(struct server *s)
     TRY(listen_on(s, "http", host_port, "--port", &s->http_listener));
     if ((is_role(s, "prefill") || is_role(s, "decode")) && o->serving_bind)
         TRY(listen_on(s, "serving", o->serving_bind, "--serving-bind", &s->serving_listener));
+    if (o->admin)
+        TRY(listen_on(s, "admin", o->admin, "--admin", &s->admin_listener));
     return STATUS_OK;
 }
 
@@ -465,6 +507,7 @@ static enum status start(struct server *s)
             *p = '_'; /* what would end a label's value */
     snprintf(labels, sizeof labels, "model_name=\"%s\",role=\"%s\"", name, s->role);
     secure_warn(&s->options);
+    TRY(secure_https(&s->options, &s->https));
     TRY(net_loop_create(&s->loop));
     TRY(bind_ports(s));
     TRY(watch_signals(s));
@@ -474,7 +517,14 @@ static enum status start(struct server *s)
     TRY(http_server_create(s->loop, NULL, &s->http));
     TRY(api_create(s->loop, &s->api_options, s->metrics, &s->api));
     api_attach_http(s->api, s->http);
+    http_server_tls(s->http, s->https);
     http_server_attach(s->http, s->http_listener);
+    if (s->admin_listener) {
+        TRY(http_server_create(s->loop, NULL, &s->admin));
+        api_attach_admin(s->api, s->admin);
+        http_server_tls(s->admin, s->https);
+        http_server_attach(s->admin, s->admin_listener);
+    }
     if (s->options.misconfigured)
         log_event(LOG_WARN, "misconfigured role, serving as a single node", "role=%s error=" LOG_Q,
                   role, log_quote(s->options.misconfigured));
@@ -503,13 +553,17 @@ static void close_all(struct server *s)
         net_listener_close(&s->http_listener);
     if (s->serving_listener)
         net_listener_close(&s->serving_listener);
+    if (s->admin_listener)
+        net_listener_close(&s->admin_listener);
     http_server_destroy(&s->http);
+    http_server_destroy(&s->admin);
     api_destroy(&s->api);
     node_destroy(&s->node);
     router_destroy(&s->router);
     net_loop_destroy(&s->loop);
     metrics_destroy(&s->metrics);
     tls_context_destroy(&s->options.cluster_tls);
+    tls_context_destroy(&s->https);
     unload_model(&s->loaded);
 }
 

@@ -16,6 +16,8 @@ struct serve_options {
     const char *host;
     int64_t port;
     struct flag_strings api_keys, aliases;
+    const char *api_key_file, *tls_cert, *tls_key, *admin, *admin_key;
+    int64_t key_max_requests, key_max_tokens;
     const char *role, *node_id, *serving_bind, *roles, *policy;
     struct flag_strings prefill_peers, decode_peers;
     const char *cluster_ca, *cluster_cert, *cluster_key, *cluster_dir;
@@ -43,6 +45,8 @@ void serve_options_help(FILE *out);
  * them where none was given, and insists on them (or on --insecure-cluster) for addresses beyond
  * loopback. Errors: USAGE. */
 enum status secure_cluster(struct serve_options *o) WARN_UNUSED;
+/* The certificate that clients see; *out NULL without --tls-cert. Errors: USAGE. */
+enum status secure_https(const struct serve_options *o, struct tls_context **out) WARN_UNUSED;
 /* Warns of certificates that end soon. */
 void secure_warn(const struct serve_options *o);
 

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READ_BYTES 16384
 #define MAX_PIPELINED_BYTES 65536 /* read ahead while a request is handled; then reading stops */
 
 static void read_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf);
@@ -22,6 +21,7 @@ static void conn_free(struct http_conn *c)
     buffer_deinit(&c->in);
     buffer_deinit(&c->out);
     buffer_deinit(&c->sending);
+    tls_session_destroy(&c->tls);
     server_remove(s, c);
     free(c);
 }
@@ -73,7 +73,7 @@ static void give_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     struct http_conn *c = handle->data;
     size_t want = c->state == CONN_BODY ? 4 * READ_BYTES : READ_BYTES;
-    char *room = buffer_reserve(&c->in, want);
+    char *room = c->tls != NULL ? secure_room(c, &want) : buffer_reserve(&c->in, want);
 
     *buf = uv_buf_init(room, room != NULL ? (unsigned)want : 0);
 }
@@ -103,8 +103,13 @@ static void read_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         buffer_clear(&c->in);
         return;
     }
-    c->in.len += (size_t)n;
-    c->in.data[c->in.len] = '\0';
+    if (c->tls != NULL) {
+        if (!secure_arrived(c, buf->base, (size_t)n))
+            return;
+    } else {
+        c->in.len += (size_t)n;
+        c->in.data[c->in.len] = '\0';
+    }
     conn_process(c);
     if (c->state >= CONN_HANDLING && c->state < CONN_LINGER && c->in.len > MAX_PIPELINED_BYTES)
         conn_read(c, false);
@@ -353,7 +358,7 @@ void conn_answer_sent(struct http_conn *c)
         c->resume_posted = true;
         net_post(s->loop, &c->resume);
     }
-    if (c->in.len == 0 && c->in.capacity > 4 * READ_BYTES)
+    if (c->in.len == 0 && !c->processing) /* thousands may wait like this for long */
         buffer_deinit(&c->in);
 }
 
@@ -397,5 +402,9 @@ void conn_accept(struct http_server *s, uv_stream_t *listener)
     set_peer(c);
     c->progress_ms = clock_now_ms();
     c->deadline_ms = c->progress_ms + s->limits.idle_timeout_ms;
+    if (s->tls != NULL && !secure_begin(c)) {
+        conn_drop(c, true);
+        return;
+    }
     conn_read(c, true);
 }

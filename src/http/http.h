@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "net/net.h"
+#include "net/tls.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,6 +68,9 @@ enum status http_server_create(struct net_loop *l, const struct http_limits *lim
                                struct http_server **out) WARN_UNUSED;
 void http_server_routes(struct http_server *s, const struct http_route *routes, uint32_t n_routes,
                         void *context);
+/* HTTPS for connections accepted from now on; NULL: plain. Others go on as they began.
+ * Owner: the caller; it may be destroyed once another is set or the server is gone. */
+void http_server_tls(struct http_server *s, struct tls_context *tls);
 void http_server_hooks(struct http_server *s, const struct http_hooks *hooks);
 /* Serves connections of listener, which stays the caller's and is closed before the server is
  * destroyed. Any number. */

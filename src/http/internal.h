@@ -4,6 +4,7 @@
  * conn.c    one connection's input: head, body, dispatch, and its end
  * head.c    one request's head: what llhttp does not refuse, headers, routes
  * output.c  one connection's bytes out
+ * secure.c  TLS between the two and the socket
  * exchange.c one request and its answer */
 #ifndef BATON_HTTP_INTERNAL_H
 #define BATON_HTTP_INTERNAL_H
@@ -29,6 +30,7 @@ struct http_server {
     uint32_t n_routes;
     void *route_context;
     struct http_hooks hooks;
+    struct tls_context *tls;
     struct http_conn *conns; /* doubly linked */
     uint32_t n_conns;
     uint32_t n_exchanges;
@@ -40,6 +42,10 @@ struct http_server {
 
 struct http_conn {
     uv_tcp_t tcp;
+    struct tls_session *tls; /* NULL: plain */
+    bool secured;            /* the handshake is done */
+    bool first_bytes;        /* something has come */
+    bool said_close;
     struct http_server *server;
     struct http_conn *prev, *next;
     enum conn_state state;
@@ -120,7 +126,19 @@ enum status head_finish(struct http_exchange *x, const llhttp_t *parser);
 const struct http_route *route_find(const struct http_server *s, const struct http_exchange *x,
                                     char allowed[64]);
 
+/* secure.c */
+#define READ_BYTES 16384
+/* False: no memory. */
+bool secure_begin(struct http_conn *c);
+char *secure_room(struct http_conn *c, size_t *len);
+/* n bytes have been read; what they hold is added to c->in. False: the connection is over. */
+bool secure_arrived(struct http_conn *c, const char *bytes, size_t n);
+/* Says that nothing follows, once. */
+void secure_close(struct http_conn *c);
+
 /* output.c */
+/* Bytes as they go to the socket. */
+void output_raw(struct http_conn *c, const void *bytes, size_t len);
 void output_write(struct http_conn *c, const void *bytes, size_t len);
 size_t output_queued(const struct http_conn *c);
 /* Shuts our side once all is out. */

@@ -61,6 +61,23 @@ static void output_start(struct http_conn *c)
 
 void output_write(struct http_conn *c, const void *bytes, size_t len)
 {
+    if (c->state >= CONN_LINGER || len == 0)
+        return;
+    if (c->tls == NULL) {
+        output_raw(c, bytes, len);
+        return;
+    }
+    if (!c->secured || tls_session_write(c->tls, bytes, len) != STATUS_OK) {
+        conn_drop(c, false);
+        return;
+    }
+    struct buffer *out = tls_session_out(c->tls);
+    output_raw(c, out->data, out->len);
+    buffer_clear(out);
+}
+
+void output_raw(struct http_conn *c, const void *bytes, size_t len)
+{
     const char *rest = bytes;
 
     if (c->state >= CONN_LINGER || len == 0)
@@ -128,6 +145,7 @@ static void shut(uv_shutdown_t *request, int status)
 void output_finish(struct http_conn *c)
 {
     c->close_after_output = true;
+    secure_close(c);
     if (c->writing || c->out.len > 0 || c->state >= CONN_LINGER)
         return;
     /* Closing with unread input would reset the connection and could take the answer with it; so

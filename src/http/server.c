@@ -92,6 +92,11 @@ void http_server_routes(struct http_server *s, const struct http_route *routes, 
     s->route_context = context;
 }
 
+void http_server_tls(struct http_server *s, struct tls_context *tls)
+{
+    s->tls = tls;
+}
+
 void http_server_hooks(struct http_server *s, const struct http_hooks *hooks)
 {
     s->hooks = *hooks;

@@ -37,6 +37,7 @@ struct tls_context;
 /* Errors: USAGE naming flag and file: not readable, no PEM, certificate and key that do not belong
  * together, without an identity, or not issued by that authority. */
 enum status tls_context_create(const struct tls_options *o, struct tls_context **out) WARN_UNUSED;
+/* Sessions made of it go on with what they need of it. */
 void tls_context_destroy(struct tls_context **c);
 /* Our own; NULL without ca_file. */
 const struct net_identity *tls_context_identity(const struct tls_context *c);
@@ -46,7 +47,6 @@ int64_t tls_context_seconds_left(const struct tls_context *c);
 /* ---- one connection ---- */
 
 struct tls_session;
-/* The context must outlive it. */
 enum status tls_session_create(struct tls_context *c, bool accepting,
                                struct tls_session **out) WARN_UNUSED;
 void tls_session_destroy(struct tls_session **s);

@@ -219,6 +219,7 @@ enum status tls_context_create(const struct tls_options *o, struct tls_context *
 
     if (!c)
         return STATUS_NO_MEMORY;
+    c->n_refs = 1;
     c->rekey_bytes = o->rekey_bytes ? o->rekey_bytes : (uint64_t)64 << 30;
     c->bio = make_bio_method();
     c->ssl = SSL_CTX_new(TLS_method());
@@ -231,7 +232,8 @@ enum status tls_context_create(const struct tls_options *o, struct tls_context *
                                     SSL_OP_CIPHER_SERVER_PREFERENCE);
     SSL_CTX_set_num_tickets(c->ssl, 0);
     SSL_CTX_set_session_cache_mode(c->ssl, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_mode(c->ssl, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN | SSL_MODE_ENABLE_PARTIAL_WRITE |
+    SSL_CTX_set_mode(c->ssl, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN |
+                                 SSL_MODE_ENABLE_PARTIAL_WRITE |
                                  SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_max_cert_list(c->ssl, MAX_CHAIN_BYTES);
     SSL_CTX_set_default_passwd_cb(c->ssl, no_password);
@@ -258,12 +260,12 @@ void tls_context_destroy(struct tls_context **pc)
 {
     struct tls_context *c = *pc;
 
-    if (!c)
+    *pc = NULL;
+    if (!c || --c->n_refs)
         return;
     SSL_CTX_free(c->ssl);
     BIO_meth_free(c->bio);
     free(c);
-    *pc = NULL;
 }
 
 const struct net_identity *tls_context_identity(const struct tls_context *c)

@@ -9,6 +9,7 @@
 struct tls_context {
     SSL_CTX *ssl;
     BIO_METHOD *bio;
+    uint32_t n_refs; /* the owner's, and one for each session */
     bool mutual;
     struct net_identity identity; /* ours, when mutual */
     int64_t ends_in_s;            /* seconds from created_ms */

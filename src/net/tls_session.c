@@ -124,6 +124,7 @@ enum status tls_session_create(struct tls_context *c, bool accepting, struct tls
         free(s);
         return fail(STATUS_NO_MEMORY, "no memory for TLS");
     }
+    c->n_refs++;
     BIO_set_data(bio, s);
     SSL_set_bio(s->ssl, bio, bio);
     SSL_set_app_data(s->ssl, s);
@@ -142,6 +143,7 @@ void tls_session_destroy(struct tls_session **ps)
     if (!s)
         return;
     SSL_free(s->ssl);
+    tls_context_destroy(&s->context);
     buffer_deinit(&s->in);
     buffer_deinit(&s->out);
     free(s);
@@ -171,13 +173,14 @@ struct buffer *tls_session_out(struct tls_session *s)
     return &s->out;
 }
 
-/* Everything that came has been taken: an idle connection keeps no memory for it. */
+/* Everything that came has been taken. A link between nodes is soon read again; of clients there
+ * may be thousands that say nothing, and those keep no memory here. */
 static void let_go(struct tls_session *s)
 {
     if (s->in_used < s->in.len)
         return;
     s->in_used = 0;
-    if (s->in.capacity > KEEP_BYTES)
+    if (s->in.capacity > (s->context->mutual ? KEEP_BYTES : 0))
         buffer_deinit(&s->in);
     else
         buffer_clear(&s->in);

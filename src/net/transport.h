@@ -101,8 +101,8 @@ enum status transport_memory_pair(struct net_loop *l, struct transport **a,
                                   struct transport **b) WARN_UNUSED;
 
 /* Puts TLS over *t, which must not have been started; with tls NULL *t stays as it is. The
- * handshake begins with transport_start(); what is written before its end waits. tls outlives the
- * connection. Owner: *t is closed on failure. */
+ * handshake begins with transport_start(); what is written before its end waits.
+ * Owner: *t is closed on failure. */
 enum status transport_secure(struct net_loop *l, struct tls_context *tls, bool accepting,
                              struct transport **t) WARN_UNUSED;
 

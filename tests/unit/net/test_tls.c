@@ -292,6 +292,7 @@ static void test_changed_bytes(void **state)
             assert_true(tls_session_out(b.session)->len == 0);
         tls_session_destroy(&a.session);
         tls_session_destroy(&b.session);
+        buffer_deinit(&a.got);
         buffer_deinit(&b.got);
     }
     tls_context_destroy(&ca);
