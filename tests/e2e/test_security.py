@@ -16,7 +16,7 @@ import pytest
 import canonical
 from cluster import BIN, MODEL, Cluster, Server, wait_until
 from prompts import GREEDY, PROMPTS, SAMPLED
-from wire_client import HELLO, frame, hex64
+from wire_client import HELLO, frame, hex64, sealed
 
 CHAT = "/v1/chat/completions"
 
@@ -124,8 +124,9 @@ def pair_of(folder, name):
 
 
 def hello(node_id="client-0", role="client", **changed):
-    return frame(HELLO, {"version_min": 1, "version_max": 1, "node_id": node_id, "epoch": hex64(7), "role": role,
-                         "connection": "control", "link": hex64(random.getrandbits(62) + 1), **changed})
+    members = {"version_min": 1, "version_max": 1, "node_id": node_id, "epoch": hex64(7), "role": role, "connection": "control",
+               "link": hex64(random.getrandbits(62) + 1), **changed}
+    return sealed(frame(HELLO, members), 0)
 
 
 def refusals(server, reason):
@@ -203,8 +204,9 @@ def test_strangers(secure, certificates, tmp_path, which):
         ("cell_mismatch", hello(tokenizer="0" * 64)),
         ("cell_mismatch", hello(expect_role="hybrid")),
         ("bad_message", hello(connection="bulk")),
-        ("bad_message", frame(HELLO, {"node_id": 5})),
-        ("bad_frame", b"\0\0\0\0\1\0\0\0\0\0\0\0"),
+        ("bad_message", sealed(frame(HELLO, {"node_id": 5}), 0)),
+        ("bad_frame", sealed(b"\0\0\0\0\1\0\0\0\0\0\0\0", 0)),
+        ("bad_frame", sealed(frame(HELLO, {}), 1)),
     ):
         with Refusal(node, reason):
             c = connect(node.serving, good)
@@ -225,7 +227,7 @@ def test_another_model_or_arithmetic(secure, certificates):
     good = pair_of(certificates / "house", "prefill-9")
     c = connect(node.serving, pair_of(certificates / "house", "client-0"))
     c.sendall(hello())
-    head = c.recv(65536)
+    head = c.recv(65536)[4:]
     n = struct.unpack("<IHHI", head[:12])[3]
     theirs = json.loads(head[12:12 + n])
     c.close()
@@ -268,9 +270,9 @@ def test_plain_links_hear_why(hybrid_server):
     decode = Server("--node-role", "decode", "--node-id", "decode-0", "--serving-bind", "127.0.0.1:0", "-t", "1")
     try:
         host, port = decode.serving.rsplit(":", 1)
-        for reason, said in (("bad_frame", b"GET / HTTP/1.1\r\n\r\n"), ("bad_frame", b"\x16\x03\x01\x02\x00\x01"),
+        for reason, said in (("bad_frame", b"GET / HTTP/1.1\r\n\r\n"), ("bad_frame", b"\x16\x03\x01\x02\x00\x01\x00" * 3),
                              ("version_mismatch", hello(version_min=2, version_max=3)),
-                             ("bad_frame", b"\0\0\x08\0\1\0\0\0\x09\0\0\0" + b" " * 100000)):
+                             ("bad_frame", sealed(b"\0\0\x08\0\1\0\0\0\x09\0\0\0", 0)[:16] + b" " * 100000)):
             with Refusal(decode, reason):
                 s = socket.create_connection((host, int(port)), 20)
                 s.sendall(said)
