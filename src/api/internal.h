@@ -20,11 +20,17 @@
 
 #include <jansson.h>
 
+/* What a request's JSON may be at most: the one table, with a test at each edge
+ * (tests/e2e/test_limits.py). Bytes of head and body, headers and times are http's
+ * (http_limits_default); what a request may be in itself is request's (REQUEST_MAX_*). */
+#define API_MAX_JSON_DEPTH 64
+#define API_MAX_JSON_VALUES (1 << 20)
 #define API_MAX_PROMPTS 128
+#define API_MAX_STOP_BYTES 1024
+#define API_MAX_DEADLINE_MS 86400000 /* a day */
+
 #define API_COMMENT_MS 15000
 #define API_INLINE_BODY_BYTES 4096 /* larger bodies go to a text thread */
-#define API_MAX_JSON_DEPTH 64
-#define API_MAX_DEADLINE_MS 86400000 /* a day */
 
 struct api_key {
     struct api_key *next, *next_taken;

@@ -116,10 +116,11 @@ void api_format_logprob(float value, char out[32])
         strcat(out, ".0");
 }
 
-/* jansson's parser recurses; the depth is known before it starts. */
-static bool too_deep(const struct buffer *body)
+/* jansson's parser recurses, and makes an object of forty bytes and more out of a two-byte number:
+ * depth and number of values are known before it starts. */
+static enum status check_shape(const struct buffer *body, struct api_error *e)
 {
-    int depth = 0;
+    uint32_t depth = 0, n_values = 1;
     bool in_string = false;
 
     for (size_t i = 0; i < body->len; i++) {
@@ -133,13 +134,19 @@ static bool too_deep(const struct buffer *body)
         } else if (ch == '"') {
             in_string = true;
         } else if (ch == '{' || ch == '[') {
+            n_values++;
             if (++depth > API_MAX_JSON_DEPTH)
-                return true;
+                return api_fail(e, STATUS_BAD_JSON, NULL,
+                                "the body's JSON is nested deeper than %d levels",
+                                API_MAX_JSON_DEPTH);
         } else if (ch == '}' || ch == ']') {
-            depth--;
+            depth -= depth > 0;
+        } else if (ch == ',' && ++n_values > API_MAX_JSON_VALUES) {
+            return api_fail(e, STATUS_TOO_LARGE, NULL, "the body's JSON has more than %d values",
+                            API_MAX_JSON_VALUES);
         }
     }
-    return false;
+    return STATUS_OK;
 }
 
 enum status api_json_parse(const struct buffer *body, struct api_error *e, json_t **out)
@@ -149,9 +156,7 @@ enum status api_json_parse(const struct buffer *body, struct api_error *e, json_
 
     if (body->len == 0)
         return api_fail(e, STATUS_BAD_JSON, NULL, "the body is empty; a JSON object is expected");
-    if (too_deep(body))
-        return api_fail(e, STATUS_BAD_JSON, NULL, "the body's JSON is nested deeper than %d levels",
-                        API_MAX_JSON_DEPTH);
+    TRY(check_shape(body, e));
     root = json_loadb(body->data, body->len, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL && json_error_code(&error) == json_error_null_character)
         return api_fail(e, STATUS_BAD_JSON, NULL,

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_STOP_BYTES 1024
-
 /* ---- what is known and not built yet ---- */
 
 static bool is_not_one(const json_t *v)
@@ -184,10 +182,10 @@ static enum status add_stop(struct call *c, const json_t *v)
     if (!json_is_string(v))
         return api_fail(&c->error, STATUS_BAD_REQUEST, "stop",
                         "'stop' must be a string or an array of strings");
-    if (len > MAX_STOP_BYTES)
+    if (len > API_MAX_STOP_BYTES)
         return api_fail(&c->error, STATUS_BAD_REQUEST, "stop",
                         "'stop' has a string of %zu bytes; at most %d are taken", len,
-                        MAX_STOP_BYTES);
+                        API_MAX_STOP_BYTES);
     if (len == 0)
         return STATUS_OK; /* would stop everything */
     stop->bytes = arena_strndup(&c->arena, json_string_value(v), len);
