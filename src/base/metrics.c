@@ -1,6 +1,7 @@
 #include "base/metrics.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -28,6 +29,8 @@ struct metrics {
     pthread_mutex_t lock;
     struct metric *first, *last;
     char *constant_labels;
+    int64_t files_counted_ms;
+    unsigned n_files;
 };
 
 const double metrics_latency_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
@@ -208,11 +211,31 @@ static void render_histogram(const struct metrics *m, const struct metric *x, st
     buffer_printf(out, "%llu\n", (unsigned long long)cumulative);
 }
 
-static void render_process(struct buffer *out)
+/* With thousands of connections counting takes milliseconds, which whoever asks often must not cost
+ * everybody. */
+static unsigned count_files(struct metrics *m)
+{
+    const int64_t now_ms = clock_now_ms();
+    unsigned n = 0;
+    DIR *d;
+
+    if (m->files_counted_ms && now_ms - m->files_counted_ms < 1000)
+        return m->n_files;
+    d = opendir("/proc/self/fd");
+    if (d) {
+        while (readdir(d))
+            n++;
+        closedir(d);
+    }
+    m->files_counted_ms = now_ms;
+    m->n_files = n > 3 ? n - 3 : 0; /* ".", ".." and the folder itself */
+    return m->n_files;
+}
+
+static void render_process(struct metrics *m, struct buffer *out)
 {
     struct rusage usage;
     unsigned long size_pages = 0, resident_pages = 0;
-    unsigned n_fds = 0;
     FILE *f = fopen("/proc/self/statm", "r");
 
     if (f) {
@@ -220,18 +243,11 @@ static void render_process(struct buffer *out)
             resident_pages = 0;
         fclose(f);
     }
-    DIR *d = opendir("/proc/self/fd");
-    if (d) {
-        while (readdir(d))
-            n_fds++;
-        closedir(d);
-        n_fds = n_fds > 3 ? n_fds - 3 : 0; /* ".", ".." and the folder itself */
-    }
     getrusage(RUSAGE_SELF, &usage);
     buffer_printf(
         out, "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes %llu\n",
         (unsigned long long)resident_pages * (unsigned long long)sysconf(_SC_PAGESIZE));
-    buffer_printf(out, "# TYPE process_open_fds gauge\nprocess_open_fds %u\n", n_fds);
+    buffer_printf(out, "# TYPE process_open_fds gauge\nprocess_open_fds %u\n", count_files(m));
     buffer_printf(out, "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total %.3f\n",
                   (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
@@ -264,6 +280,6 @@ void metrics_render(struct metrics *m, struct buffer *out)
                 buffer_printf(out, "%.9g\n", metric_value(s));
         }
     }
+    render_process(m, out);
     pthread_mutex_unlock(&m->lock);
-    render_process(out);
 }
