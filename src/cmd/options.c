@@ -55,6 +55,9 @@ static const struct flag flags[] = {
      "router: HOST:PORT of prefill nodes, comma-separated"},
     {"--decode-peers", NULL, NULL, FLAG_STRINGS, AT(decode_peers), "LIST", 0, 0,
      "router, prefill: HOST:PORT of decode nodes"},
+    {"--peers", NULL, NULL, FLAG_STRING, AT(peers_file), "FILE", 0, 0,
+     "router, prefill: a file of nodes, read again when it changes: lines of \"prefill HOST:PORT\" "
+     "and \"decode HOST:PORT\""},
     {"--policy", NULL, NULL, FLAG_STRING, AT(policy), "POLICY", 0, 0,
      "router: prefix (who has the longest prefix cached, weighed against load), least-loaded or "
      "round-robin [prefix]"},
@@ -138,6 +141,8 @@ static const char *missing(const struct serve_options *o)
 {
     if ((!strcmp(o->role, "prefill") || !strcmp(o->role, "decode")) && !o->serving_bind)
         return "--serving-bind is missing";
+    if (o->peers_file)
+        return NULL; /* it may name them later */
     if (!strcmp(o->role, "prefill") && !o->decode_peers.n)
         return "--decode-peers is missing";
     if (!strcmp(o->role, "router") && !o->roles && (!o->prefill_peers.n || !o->decode_peers.n))

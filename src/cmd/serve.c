@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "cmd/peers_file.h"
 #include "http/http.h"
 #include "net/net.h"
 #include "node/node.h"
@@ -40,6 +41,7 @@ struct server {
     struct node *node;
     struct router *router;
     struct family *family;
+    struct peers_watch peers;
 
     pthread_t loader;
     bool loading;
@@ -157,6 +159,8 @@ static void reload(struct server *s)
     struct tls_context *https = NULL;
     enum status status = STATUS_OK;
 
+    if (s->peers.path)
+        peers_reread(&s->peers);
     if (!s->api || !s->http)
         return;
     if (s->options.api_key_file)
@@ -258,6 +262,47 @@ static struct peer_limits peer_limits(const struct serve_options *o)
     return l;
 }
 
+/* What the file names, and what flags name for good. */
+static enum status dial_only(struct peer_hub *hub, const struct peer_addresses *named,
+                             const struct flag_strings *fixed, const char *flag, const char *role,
+                             bool with_bulk)
+{
+    struct net_address all[2 * PEERS_MAX];
+    uint32_t n = 0;
+
+    for (; n < named->n; n++)
+        all[n] = named->items[n];
+    for (uint32_t i = 0; i < fixed->n && n < ARRAY_LENGTH(all); i++, n++)
+        TRY(net_address_parse(fixed->items[i], flag, &all[n]));
+    return peer_hub_dial_only(hub, role, all, n, with_bulk);
+}
+
+static void peers_changed(void *context, const struct peers *p)
+{
+    struct server *s = context;
+    const struct serve_options *o = &s->options;
+    enum status status = STATUS_OK;
+
+    if (s->router)
+        status = dial_only(router_hub(s->router), &p->prefill, &o->prefill_peers, "--prefill-peers",
+                           "prefill", false);
+    if (s->router && status == STATUS_OK)
+        status = dial_only(router_hub(s->router), &p->decode, &o->decode_peers, "--decode-peers",
+                           "decode", false);
+    if (s->node && is_role(s, "prefill"))
+        status = dial_only(node_hub(s->node), &p->decode, &o->decode_peers, "--decode-peers",
+                           "decode", true);
+    if (status != STATUS_OK)
+        log_event(LOG_ERROR, "peers not dialled", "error=" LOG_Q, log_quote(status_message()));
+}
+
+static enum status watch_peers(struct server *s)
+{
+    if (!s->options.peers_file)
+        return STATUS_OK;
+    return peers_watch_start(&s->peers, s->loop, s->options.peers_file, peers_changed, s);
+}
+
 static enum status dial_all(struct peer_hub *hub, const struct flag_strings *peers,
                             const char *flag, const char *role, bool with_bulk)
 {
@@ -319,6 +364,8 @@ static enum status start_node(struct server *s)
         peer_hub_listen(node_hub(s->node), s->serving_listener);
     if (is_role(s, "prefill"))
         TRY(dial_all(node_hub(s->node), &o->decode_peers, "--decode-peers", "decode", true));
+    if (is_role(s, "prefill"))
+        TRY(watch_peers(s));
     api_set_service(s->api, node_service(s->node), l->vocabulary);
     return STATUS_OK;
 }
@@ -344,6 +391,7 @@ static enum status start_router(struct server *s)
     TRY(router_create(&r, &s->router));
     TRY(dial_all(router_hub(s->router), &o->prefill_peers, "--prefill-peers", "prefill", false));
     TRY(dial_all(router_hub(s->router), &o->decode_peers, "--decode-peers", "decode", false));
+    TRY(watch_peers(s));
     api_set_service(s->api, router_service(s->router), s->loaded.vocabulary);
     return STATUS_OK;
 }
@@ -548,6 +596,7 @@ static void close_all(struct server *s)
     }
     net_timer_stop(&s->drain_timer);
     net_timer_stop(&s->quit_timer);
+    peers_watch_stop(&s->peers);
     family_destroy(&s->family);
     if (s->http_listener)
         net_listener_close(&s->http_listener);
@@ -597,6 +646,10 @@ static enum status check(const struct server *s, struct loaded *l, struct kv_pla
 
     TRY(check_peers(&o->prefill_peers, "--prefill-peers"));
     TRY(check_peers(&o->decode_peers, "--decode-peers"));
+    if (o->peers_file) {
+        struct peers p;
+        TRY(peers_read(o->peers_file, &p));
+    }
     if (o->serving_bind)
         TRY(net_address_parse(o->serving_bind, "--serving-bind", &address));
     TRY(load_vocabulary(o->model, l));

@@ -18,7 +18,7 @@ struct serve_options {
     struct flag_strings api_keys, aliases;
     const char *api_key_file, *tls_cert, *tls_key, *admin, *admin_key;
     int64_t key_max_requests, key_max_tokens;
-    const char *role, *node_id, *serving_bind, *roles, *policy;
+    const char *role, *node_id, *serving_bind, *roles, *policy, *peers_file;
     struct flag_strings prefill_peers, decode_peers;
     const char *cluster_ca, *cluster_cert, *cluster_key, *cluster_dir;
     bool insecure_cluster;

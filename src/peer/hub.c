@@ -12,7 +12,12 @@
 const struct peer_limits peer_limits_default = {
     .ping_ms = 200, .dead_ms = 1000, .stuck_ms = 5000, .redial_min_ms = 100, .redial_max_ms = 2000};
 
-enum { HELLO_PATIENCE_MS = 30000 };
+enum {
+    HELLO_PATIENCE_MS = 30000,
+    LEAVE_MS = 60000,
+    SHORT_LIFE_MS = 3000,
+    SHORT_LIVES_MAX = 5 /* in a row, before the peer is rested */
+};
 
 /* ---- liveness ---- */
 
@@ -39,7 +44,9 @@ static void judge(struct peer_hub *hub, struct peer_link *link, int64_t now_ms)
             link_lost(link, fail(STATUS_PEER_LOST, "no hello for %d ms", HELLO_PATIENCE_MS));
         return;
     }
-    if (now_ms - link->last_heard_ms > limits->dead_ms)
+    if (link->leaving_since_ms && now_ms - link->leaving_since_ms > LEAVE_MS)
+        link_lost(link, fail(STATUS_DRAINING, "it is no longer named as a peer"));
+    else if (now_ms - link->last_heard_ms > limits->dead_ms)
         link_lost(link, fail(STATUS_PEER_LOST, "not a byte for %lld ms",
                              (long long)(now_ms - link->last_heard_ms)));
     else if (link->state == LINK_UP && link->stats.busy &&
@@ -117,6 +124,12 @@ void dial_link_lost(struct dial *d, enum status reason, bool was_up)
     if (!was_up) {
         hub_count_refusal(d->hub, reason);
         log_failure(d, reason);
+    } else if (clock_now_ms() - d->up_since_ms > SHORT_LIFE_MS) {
+        d->n_short_lives = 0;
+    } else if (++d->n_short_lives >= SHORT_LIVES_MAX) {
+        d->delay_ms = d->hub->options.limits.redial_max_ms;
+        log_event(LOG_WARN, "peer rests", "addr=%s ms=%u links=%u", d->address.text, d->delay_ms,
+                  d->n_short_lives);
     }
     dial_later(d);
 }
@@ -202,6 +215,21 @@ void dial_bulk(struct peer_link *link)
         link_lost(link, status);
 }
 
+/* It was named again while its link was still leaving. */
+static bool take_back(struct peer_hub *hub, const struct net_address *address, const char *role,
+                      struct dial *d)
+{
+    for (struct peer_link *i = hub->links; i; i = i->next)
+        if (i->leaving_since_ms && !strcmp(i->address, address->text) &&
+            !strcmp(i->theirs.role, role)) {
+            i->leaving_since_ms = 0;
+            i->dial = d;
+            d->link = i;
+            return true;
+        }
+    return false;
+}
+
 enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *address,
                           const char *expect_role, bool with_bulk)
 {
@@ -216,7 +244,60 @@ enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *addres
     d->delay_ms = hub->options.limits.redial_min_ms;
     d->next = hub->dials;
     hub->dials = d;
-    dial_now(d);
+    if (!take_back(hub, address, expect_role, d))
+        dial_now(d);
+    return STATUS_OK;
+}
+
+static void dial_destroy(struct dial *d)
+{
+    struct dial **at = &d->hub->dials;
+
+    while (*at != d)
+        at = &(*at)->next;
+    *at = d->next;
+    net_timer_stop(&d->timer);
+    transport_dial_cancel(&d->connecting);
+    free(d);
+}
+
+static void undial(struct dial *d)
+{
+    struct peer_link *link = d->link;
+
+    log_event(LOG_INFO, "peer leaves", "role=%s addr=%s", d->expect_role, d->address.text);
+    dial_destroy(d);
+    if (!link)
+        return;
+    link->dial = NULL;
+    link->leaving_since_ms = clock_now_ms();
+    if (link->state != LINK_UP)
+        link_lost(link, fail(STATUS_DRAINING, "it is no longer named as a peer"));
+}
+
+static bool names(const struct net_address *addresses, uint32_t n, const char *text)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!strcmp(addresses[i].text, text))
+            return true;
+    return false;
+}
+
+enum status peer_hub_dial_only(struct peer_hub *hub, const char *role,
+                               const struct net_address *addresses, uint32_t n, bool with_bulk)
+{
+    for (struct dial *d = hub->dials, *next; d; d = next) {
+        next = d->next;
+        if (!strcmp(d->expect_role, role) && !names(addresses, n, d->address.text))
+            undial(d);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct dial *d = hub->dials;
+        while (d && (strcmp(d->expect_role, role) || strcmp(d->address.text, addresses[i].text)))
+            d = d->next;
+        if (!d)
+            TRY(peer_hub_dial(hub, &addresses[i], role, with_bulk));
+    }
     return STATUS_OK;
 }
 
@@ -369,13 +450,8 @@ void peer_hub_destroy(struct peer_hub **phub)
     net_timer_stop(&hub->ping_timer);
     while (hub->links)
         link_lost(hub->links, STATUS_CANCELLED);
-    while (hub->dials) {
-        struct dial *d = hub->dials;
-        hub->dials = d->next;
-        net_timer_stop(&d->timer);
-        transport_dial_cancel(&d->connecting);
-        free(d);
-    }
+    while (hub->dials)
+        dial_destroy(hub->dials);
     free(hub->discard);
     free(hub);
     *phub = NULL;

@@ -54,6 +54,8 @@ struct dial {
     struct net_timer timer;
     struct transport_dial *connecting;
     struct peer_link *link;
+    int64_t up_since_ms;
+    uint32_t n_short_lives; /* one after the other: a peer that flaps is rested */
     enum status last_logged;
     char reached_id[NODE_ID_BYTES]; /* who answered last */
     uint64_t reached_epoch;
@@ -70,8 +72,9 @@ struct peer_link {
         bulk_hello; /* bulk_hello: the bulk connection until its hello is done */
     char address[80];
     bool closing_after_write;
-    bool broke;  /* see peer_link_broke() */
-    bool doomed; /* closed in the loop's next turn */
+    int64_t leaving_since_ms; /* 0: it is not, see peer_hub_dial_only() */
+    bool broke;               /* see peer_link_broke() */
+    bool doomed;              /* closed in the loop's next turn */
     enum status doom_reason;
     char doom_words[160];
     struct net_task doom_task;

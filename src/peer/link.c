@@ -174,8 +174,10 @@ void link_lost(struct peer_link *link, enum status reason)
     link->prev = link->next = NULL;
     if (was_up && !hub->closing) {
         metric_add(hub->n_links_lost, 1);
-        log_event(LOG_WARN, "link down", "peer=%s role=%s addr=%s reason=%s error=" LOG_Q,
-                  link->theirs.node_id, link->theirs.role, link->address, status_code(reason),
+        const bool expected = link->leaving_since_ms || link->stats.draining;
+        log_event(expected ? LOG_INFO : LOG_WARN, "link down",
+                  "peer=%s role=%s addr=%s reason=%s error=" LOG_Q, link->theirs.node_id,
+                  link->theirs.role, link->address, status_code(reason),
                   log_quote(status_message()));
         hub->options.events.link_down(hub->options.events.context, link, reason);
     }
@@ -239,6 +241,7 @@ void link_is_up(struct peer_link *link)
     if (link->dial) {
         link->dial->delay_ms = hub->options.limits.redial_min_ms;
         link->dial->last_logged = STATUS_OK;
+        link->dial->up_since_ms = clock_now_ms();
     }
     link->last_heard_ms = link->progress_since_ms = clock_now_ms();
     link->control.progress.since_ms = link->bulk_progress.since_ms = link->last_heard_ms;
@@ -627,6 +630,11 @@ const uint8_t *peer_link_prefix_filter(const struct peer_link *link, uint32_t *n
 {
     *n_bytes = link->prefix_filter.failed ? 0 : (uint32_t)link->prefix_filter.len;
     return (const uint8_t *)link->prefix_filter.data;
+}
+
+bool peer_link_is_leaving(const struct peer_link *link)
+{
+    return link->leaving_since_ms != 0;
 }
 
 bool peer_link_broke(const struct peer_link *link)

@@ -69,6 +69,12 @@ void peer_hub_listen(struct peer_hub *hub, struct net_listener *listener);
 /* Keeps a link to an address: dials until it is up, and again whenever it is lost. */
 enum status peer_hub_dial(struct peer_hub *hub, const struct net_address *address,
                           const char *expect_role, bool with_bulk) WARN_UNUSED;
+/* Keeps links to exactly these addresses of a role. A link to one that is not named any more is
+ * leaving: nothing new should go there, and it is closed after a minute or by whoever finds it
+ * unused. */
+enum status peer_hub_dial_only(struct peer_hub *hub, const char *expect_role,
+                               const struct net_address *addresses, uint32_t n,
+                               bool with_bulk) WARN_UNUSED;
 /* In one process: links two hubs of one loop over memory. Not redialled. */
 enum status peer_hub_join(struct peer_hub *dialling, struct peer_hub *accepting,
                           const char *expect_role, bool with_bulk) WARN_UNUSED;
@@ -83,6 +89,7 @@ const char *peer_link_id(const struct peer_link *link);
 const char *peer_link_address(const struct peer_link *link);
 bool peer_link_has_bulk(const struct peer_link *link);
 const struct wire_node_stats *peer_link_stats(const struct peer_link *link); /* the peer's last */
+bool peer_link_is_leaving(const struct peer_link *link);
 /* Once it is down: its connection ended or was reset, as when a process dies; not that it fell
  * silent or was closed from here. */
 bool peer_link_broke(const struct peer_link *link);

@@ -27,7 +27,7 @@ uint32_t collect_candidates(struct router *r, const char *role, struct candidate
                                       .n_running = s->n_running,
                                       .n_waiting = s->n_waiting,
                                       .n_free_pages = s->n_free_pages + s->n_cached_pages,
-                                      .draining = s->draining};
+                                      .draining = s->draining || peer_link_is_leaving(i)};
     }
     return n;
 }

@@ -264,10 +264,32 @@ static void fill_stats(void *context, struct wire_node_stats *out)
     out->n_waiting = r->n_queued;
 }
 
+static bool is_used(const struct router *r, const char *node_id)
+{
+    for (const struct entry *e = r->first; e; e = e->next) {
+        const struct assignment *const all[] = {&e->now, &e->leaving};
+        for (size_t i = 0; i < ARRAY_LENGTH(all); i++)
+            if (!strcmp(all[i]->prefill_node, node_id) || !strcmp(all[i]->decode_node, node_id))
+                return true;
+    }
+    return false;
+}
+
+/* Links to nodes that are no longer named go when the last request on them has. */
+static void let_unused_go(struct router *r)
+{
+    for (struct peer_link *i = peer_hub_next(r->hub, NULL), *next; i; i = next) {
+        next = peer_hub_next(r->hub, i);
+        if (peer_link_is_leaving(i) && !is_used(r, peer_link_id(i)))
+            peer_link_close(i, fail(STATUS_DRAINING, "it is no longer named as a peer"));
+    }
+}
+
 static void tick(void *context)
 {
     struct router *r = context;
 
+    let_unused_go(r);
     if (dispatch_possible(r, 1) == STATUS_OK)
         r->possible_until_ms = clock_now_ms();
     dispatch(r);

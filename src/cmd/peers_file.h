@@ -1,0 +1,43 @@
+/* --peers FILE: a line for each node, "prefill HOST:PORT" or "decode HOST:PORT"; # begins a
+ * comment. Routers and prefill nodes look at it once a second, and at SIGHUP. */
+#ifndef BATON_CMD_PEERS_FILE_H
+#define BATON_CMD_PEERS_FILE_H
+
+#include "base/status.h"
+#include "net/net.h"
+
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+#define PEERS_MAX 64
+#define PEERS_LOOK_MS 1000
+
+struct peer_addresses {
+    struct net_address items[PEERS_MAX];
+    uint32_t n;
+};
+struct peers {
+    struct peer_addresses prefill, decode;
+};
+/* Errors: USAGE, naming file and line. Threads: the loop's. */
+enum status peers_read(const char *path, struct peers *out) WARN_UNUSED;
+
+struct peers_watch {
+    const char *path;
+    struct net_timer timer;
+    ino_t inode;
+    off_t size;
+    struct timespec modified;
+    struct peers now;
+    void (*changed)(void *context, const struct peers *p);
+    void *context;
+};
+/* changed() is called at once, and whenever the file says something else and can be read. */
+enum status peers_watch_start(struct peers_watch *w, struct net_loop *loop, const char *path,
+                              void (*changed)(void *context, const struct peers *p),
+                              void *context) WARN_UNUSED;
+void peers_reread(struct peers_watch *w);
+void peers_watch_stop(struct peers_watch *w);
+
+#endif
