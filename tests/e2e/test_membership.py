@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import canonical
 from cluster import Server, wait_until
@@ -79,8 +78,7 @@ def test_a_node_that_restarts_is_used_again():
     for _ in range(2):
         decode.kill()
         decode = Server(*flags)
-        start = time.monotonic()
+        router.wait_healthy()
         assert canonical.body(router.post(CHAT, {**HELLO, "max_tokens": 20})) == expected
-        assert time.monotonic() - start < 60
     for s in (router, prefill, decode):
         s.stop()
