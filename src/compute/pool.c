@@ -36,6 +36,8 @@ static void relax(void)
 {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* long enough for the other hardware thread; yield is not */
 #endif
 }
 
@@ -46,6 +48,12 @@ static void check_float_mode(void)
 #if defined(__x86_64__)
     if ((_mm_getcsr() & 0xFFC0u) != 0x1F80u)
         _mm_setcsr(0x1F80u);
+#elif defined(__aarch64__)
+    uint64_t mode;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    if (mode)
+        __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
 #endif
 }
 

@@ -92,6 +92,9 @@ static const struct tier tiers[] = {
     {"avx512", CPU_AVX512, compute_tier_avx512},
     {"avx2", CPU_AVX2, compute_tier_avx2},
 #endif
+#ifdef COMPUTE_HAS_NEON
+    {"neon", CPU_DOTPROD, compute_tier_neon},
+#endif
     {"ref", 0, NULL},
 };
 

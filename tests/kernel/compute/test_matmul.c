@@ -16,36 +16,86 @@ struct problem {
     float *x, *bias, *before; /* [rows][k], [n] or NULL, [rows][n] or NULL: a residual */
 };
 
-/* style 0: random; 1 to 5: every integer the same, so that sums are as large as they can be. */
+/* ---- values that hurt ---- */
+
+/* Integers of every weight; 0: as random as before. */
+static const uint8_t fills[] = {0, 0x00, 0xFF, 0x80, 0x7F, 0x88};
+
+/* Every integer of the file's blocks the same, so that sums are as large as they can be; scales
+ * stay as they are. 16-bit and f32 weights: the largest integers that a block can get. */
+static void fill_weights(enum dtype type, uint8_t fill, uint8_t *w, uint64_t bytes)
+{
+    uint32_t block = dtype_block_bytes(type),
+             skip = type == DTYPE_Q4_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K ? 4 : 2;
+
+    for (uint64_t b = 0; b + block <= bytes; b += block) {
+        float x = fill & 1 ? 0x1.FFCp+0f : -0x1.FFCp+0f;
+        uint16_t half = (uint16_t)(fill & 1 ? 0x3FFF : 0xBFFF),
+                 top = (uint16_t)(float_bits(x) >> 16);
+        if (type == DTYPE_F32)
+            memcpy(w + b, &x, 4);
+        else if (type == DTYPE_F16)
+            memcpy(w + b, &half, 2);
+        else if (type == DTYPE_BF16)
+            memcpy(w + b, &top, 2);
+        else if (type == DTYPE_Q6_K)
+            memset(w + b, fill, 208);
+        else
+            memset(w + b + skip, fill, block - skip);
+    }
+}
+
+enum pattern { ONES, MINUS_ONES, SIGNS, PAIRS, TIES, ZEROS, DENORMALS, SMALLEST_SCALE, PATTERNS };
+
+static float pattern_value(enum pattern pattern, uint32_t i, uint64_t *seed)
+{
+    uint32_t r = selftest_random(seed);
+    /* A block whose largest value is 1 has this scale (EXACTNESS 2). */
+    const float d = bits_float(float_bits(0x1.020408p-7f) & ~0xFFu);
+
+    switch (pattern) {
+    case ONES:
+        return 1;
+    case MINUS_ONES:
+        return -1;
+    case SIGNS:
+        return r & 1 ? 3.0f : -3.0f;
+    case PAIRS:
+        return i & 2 ? 1.0f : -1.0f;
+    case TIES: /* two of a block set its scale, one of which may be the outlier */
+        return i % BLOCK < 2 ? 1.0f : ((float)(r % 252) - 125.5f) * d;
+    case ZEROS:
+        return r & 1 ? 0.0f : -0.0f;
+    case DENORMALS:
+        return bits_float(r & 0x807FFFFFu);
+    default: /* 2^-64 and its neighbours */
+        return bits_float((0x1F800000u + r % 3 - 1) | (r & 0x80000000u));
+    }
+}
+
+/* style 0: random; beyond, each filling with each pattern. */
+#define STYLES (1 + ARRAY_LENGTH(fills) * PATTERNS)
+
 static void make_problem(struct problem *p, enum dtype type, uint32_t style, uint64_t *seed)
 {
-    static const uint8_t fill[] = {0x00, 0x00, 0xFF, 0x80, 0x7F, 0x88};
     uint32_t unit = dtype_block_values(type) == 1 ? 8 : dtype_block_values(type);
 
     p->type = type;
     p->rows = 1 + random_below(seed, style ? 14 : 40);
-    p->n = 1 + random_below(seed, 70);
+    p->n = 1 + random_below(seed, style ? 20 : 70);
     p->k = unit * (1 + random_below(seed, (unit == 256 ? 7u : 1700 / unit)));
     uint64_t row_bytes = (uint64_t)p->k / dtype_block_values(type) * dtype_block_bytes(type),
              bytes = row_bytes * p->n;
     p->weights = test_alloc(bytes);
     selftest_weights(type, seed, p->weights, bytes);
-    if (style && dtype_block_values(type) > 1) {
-        /* The integers only: scales stay as they are. */
-        uint32_t block = dtype_block_bytes(type),
-                 skip = type == DTYPE_Q4_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K ? 4 : 2;
-        for (uint64_t b = 0; b + block <= bytes; b += block) {
-            if (type == DTYPE_Q6_K)
-                memset(p->weights + b, fill[style], 208);
-            else
-                memset(p->weights + b + skip, fill[style], block - skip);
-        }
-    }
     p->x = test_alloc((uint64_t)p->rows * p->k * 4);
     selftest_values(seed, p->x, p->rows * p->k);
-    if (style)
+    if (style) {
+        if ((style - 1) / PATTERNS)
+            fill_weights(type, fills[(style - 1) / PATTERNS], p->weights, bytes);
         for (uint32_t i = 0; i < p->rows * p->k; i++)
-            p->x[i] = style & 1 ? 1.0f : random_below(seed, 2) ? 3.0f : -3.0f;
+            p->x[i] = pattern_value((style - 1) % PATTERNS, i, seed);
+    }
     p->bias = random_below(seed, 2) ? test_alloc((uint64_t)p->n * 4) : NULL;
     if (p->bias)
         selftest_values(seed, p->bias, p->n);
@@ -124,11 +174,10 @@ static void test_matmul(void **state)
     (void)state;
     for_each_tier (tier, &ops) {
         uint64_t seed = 7;
-        uint32_t shapes = tier_is_slow(tier) ? SHAPES / 3 : SHAPES;
         for (size_t i = 0; i < ARRAY_LENGTH(all_types); i++)
-            for (uint32_t s = 0; s < shapes + 5; s++) {
+            for (uint32_t s = 0; s < SHAPES - 1 + STYLES; s++) {
                 struct problem p;
-                make_problem(&p, all_types[i], s < shapes ? 0 : s - shapes + 1, &seed);
+                make_problem(&p, all_types[i], s < SHAPES ? 0 : s - SHAPES + 1, &seed);
                 compare(&ops, &ref, &p);
                 free_problem(&p);
             }

@@ -31,6 +31,15 @@ static const struct test_tier {
     {"neon", NULL},
 };
 
+/* NULL if this program or this CPU lacks it. */
+static inline const struct tier *tier_named(const char *name)
+{
+    for (uint32_t i = 0; tier_at(i); i++)
+        if (strcmp(tier_at(i)->name, name) == 0)
+            return tier_runs_here(tier_at(i)) ? tier_at(i) : NULL;
+    return NULL;
+}
+
 enum tier_how { TIER_NATIVE, TIER_EMULATED, TIER_NOT_RUN };
 
 static inline enum tier_how tier_get(size_t i, struct compute_ops *ops)
@@ -40,12 +49,12 @@ static inline enum tier_how tier_get(size_t i, struct compute_ops *ops)
         *ops = compute_ops_ref;
         return TIER_NATIVE;
     }
-    for (uint32_t j = 0; tier_at(j); j++)
-        if (strcmp(tier_at(j)->name, known_tiers[i].name) == 0 && tier_runs_here(tier_at(j))) {
-            *ops = tier_ops(tier_at(j));
-            return TIER_NATIVE;
-        }
-    if (!known_tiers[i].emulated)
+    const struct tier *t = tier_named(known_tiers[i].name);
+    if (t) {
+        *ops = tier_ops(t);
+        return TIER_NATIVE;
+    }
+    if (!known_tiers[i].emulated || !tier_named("avx2")) /* which the emulation is made of */
         return TIER_NOT_RUN;
     known_tiers[i].emulated(ops);
     ops->name = known_tiers[i].name;
@@ -74,14 +83,6 @@ static inline void tiers_say(void)
         }
     }
     printf("\n");
-}
-
-/* An emulated tier is slow, so it has fewer problems to solve. */
-static inline bool tier_is_slow(size_t i)
-{
-    struct compute_ops ops;
-
-    return getenv("BATON_TEST_EMULATOR") || tier_get(i, &ops) == TIER_EMULATED;
 }
 
 #define for_each_tier(tier, ops)                                                                   \
