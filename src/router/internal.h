@@ -97,6 +97,10 @@ struct router {
     struct net_task dispatch_task;
     bool dispatch_posted;
     int64_t possible_until_ms; /* when a pair of nodes was last there */
+    struct {
+        uint32_t context_tokens;
+        char fingerprint[24];
+    } known; /* of the nodes, when both roles last had any */
     bool draining;
     void (*idle)(void *context);
     void *idle_context;

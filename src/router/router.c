@@ -117,17 +117,24 @@ static enum status liveness(struct service *s)
     return STATUS_OK; /* a loop that answers is alive, and there is nothing else here */
 }
 
-/* The smallest that any node which could serve allows; the file's own while none is linked. */
+/* The smallest that any node which could serve allows. While a role has no node, not more than when
+ * it had: what is accepted meanwhile ends as it would have. The file's own before that. */
 uint32_t service_context(struct router *r)
 {
     struct candidate nodes[MAX_NODES];
     uint32_t context = r->options.max_context_tokens;
+    bool complete = true;
 
     for (int role = 0; role < 2; role++) {
         const uint32_t n = collect_candidates(r, role ? "decode" : "prefill", nodes);
+        complete &= n > 0;
         for (uint32_t i = 0; i < n; i++)
             context = MIN(context, nodes[i].max_context_tokens);
     }
+    if (complete)
+        r->known.context_tokens = context;
+    else if (r->known.context_tokens)
+        context = MIN(context, r->known.context_tokens);
     return context;
 }
 
@@ -137,6 +144,7 @@ static void describe(struct service *s, struct service_description *out)
     uint32_t n_slots = 0;
 
     *out = (struct service_description){.role = "router", .node_id = r->options.node_id};
+    memcpy(out->fingerprint, r->known.fingerprint, sizeof out->fingerprint);
     for (struct peer_link *i = peer_hub_next(r->hub, NULL); i; i = peer_hub_next(r->hub, i)) {
         if (strcmp(peer_link_hello(i)->role, "decode"))
             continue;
@@ -236,9 +244,13 @@ static enum status on_message(void *context, struct peer_link *link, const struc
 static void on_link_up(void *context, struct peer_link *link)
 {
     struct router *r = context;
+    const struct wire_hello *node = peer_link_hello(link);
 
     for (struct entry *e = r->first; e; e = e->next)
-        entry_node_found(e, peer_link_hello(link));
+        entry_node_found(e, node);
+    if (!strcmp(node->role, "decode"))
+        memcpy(r->known.fingerprint, node->fingerprint, sizeof r->known.fingerprint);
+    service_context(r);
     dispatch(r);
 }
 

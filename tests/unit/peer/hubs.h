@@ -161,6 +161,7 @@ static inline struct wire_hello model_hello(const char *node_id, const char *rol
                            .kv = small_geometry,
                            .kv_type = KV_TYPE_F16,
                            .max_context_tokens = 512,
+                           .fingerprint = "fp_test",
                            .n_slots = 4,
                            .n_pages = 64};
     static uint64_t epoch = 77;

@@ -396,6 +396,15 @@ static void test_admission(void **state)
     assert_int_equal(s->ops->readiness(s), STATUS_OK);
     s->ops->describe(s, &d);
     assert_int_equal(d.max_context_tokens, 512);
+    assert_string_equal(d.fingerprint, "fp_test");
+    /* what is accepted while a node restarts is described as its neighbours are */
+    peer_link_close(w.d[0].hub.link, STATUS_CANCELLED);
+    WAIT(loop, s->ops->readiness(s) == STATUS_NO_NODE);
+    s->ops->describe(s, &d);
+    assert_int_equal(d.max_context_tokens, 512);
+    assert_string_equal(d.fingerprint, "fp_test");
+    link_node(&w, &w.d[0], "decode");
+    assert_int_equal(s->ops->readiness(s), STATUS_OK);
     assert_int_equal(client_submit(&c[0], w.r, (struct wish){.n_prompt = 500, .max_tokens = 13}),
                      STATUS_NO_NODE);
     assert_int_equal(client_submit(&c[0], w.r, (struct wish){0}), STATUS_OK);
