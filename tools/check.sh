@@ -42,7 +42,7 @@ full)
     step "unit and kernel tests" ctest --test-dir "$build" -j "$(nproc)" --output-on-failure
     step "kernels of aarch64" kernels_of aarch64 aarch64-linux-gnu-gcc qemu-aarch64
     step "kernel tiers" tiers "$build" build/aarch64
-    step "end to end" .venv/bin/python -m pytest -q --timeout 900 tests/e2e tests/golden
+    step "end to end" .venv/bin/python -m pytest -q --timeout 900 tests/e2e tests/golden tests/chaos
     ;;
 esac
 exit $failed

@@ -9,7 +9,9 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 import chaos  # noqa: E402
 from faults import KINDS  # noqa: E402
 
+FIRST = 28
+
 
 @pytest.mark.slow
 def test_each_fault_once(tmp_path):
-    assert chaos.run(range(len(KINDS)), KINDS, tmp_path / "report", small=True)
+    assert chaos.run(range(FIRST, FIRST + len(KINDS)), KINDS, tmp_path / "report", small=True)
