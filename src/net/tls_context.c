@@ -232,9 +232,9 @@ enum status tls_context_create(const struct tls_options *o, struct tls_context *
                                     SSL_OP_CIPHER_SERVER_PREFERENCE);
     SSL_CTX_set_num_tickets(c->ssl, 0);
     SSL_CTX_set_session_cache_mode(c->ssl, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_mode(c->ssl, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_NO_AUTO_CHAIN |
-                                 SSL_MODE_ENABLE_PARTIAL_WRITE |
-                                 SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_mode(c->ssl, SSL_MODE_NO_AUTO_CHAIN | SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                 SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                 (o->ca_file ? 0 : SSL_MODE_RELEASE_BUFFERS));
     SSL_CTX_set_max_cert_list(c->ssl, MAX_CHAIN_BYTES);
     SSL_CTX_set_default_passwd_cb(c->ssl, no_password);
     /* the smaller key first: as good for this, and a quarter faster */

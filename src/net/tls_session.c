@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEEP_BYTES = 128 << 10 };
+enum { KEEP_BYTES = 512 << 10 };
 
 /* ---- the other side's certificate ---- */
 
