@@ -7,18 +7,18 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-static enum status no_such_tier(const char *name)
+static enum status no_such_tier(const char *name, const struct tier *(*at)(uint32_t i))
 {
     char names[128] = "";
     size_t n = 0;
 
-    for (uint32_t i = 0; tier_at(i) && n < sizeof names; i++)
-        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", tier_at(i)->name);
+    for (uint32_t i = 0; at(i) && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", at(i)->name);
     return fail(STATUS_USAGE, "there is no kernel tier %s in this program: %s", name, names);
 }
 
 /* The workers on one tier; *out_same if each of them gets ref's bits from it. */
-static enum status start_tier(struct compute *c, const struct tier *t, bool *out_same)
+static enum status start_workers(struct compute *c, const struct tier *t, bool *out_same)
 {
     c->ops = tier_ops(t);
     TRY(pool_create(c, c->n_threads, &c->pool));
@@ -28,25 +28,20 @@ static enum status start_tier(struct compute *c, const struct tier *t, bool *out
     return status;
 }
 
-/* The named tier, or the best one whose fixed vectors give ref's bits. */
-static enum status choose_tier(struct compute *c, const char *name)
+enum status tier_start(struct compute *c, const char *name, const struct tier *(*at)(uint32_t i))
 {
     bool known = false;
 
-    if (!name)
-        name = getenv("BATON_TIER");
-    if (name && !*name)
-        name = NULL;
     TRY(selftest_digest(tier_ref(), c->digest));
-    for (uint32_t i = 0; tier_at(i); i++) {
-        const struct tier *t = tier_at(i);
+    for (uint32_t i = 0; at(i); i++) {
+        const struct tier *t = at(i);
         bool same;
         if (name && strcmp(name, t->name) != 0)
             continue;
         known = true;
         if (!tier_runs_here(t))
             continue;
-        TRY(start_tier(c, t, &same));
+        TRY(start_workers(c, t, &same));
         if (same)
             return STATUS_OK;
         log_event(LOG_WARN, "a kernel tier was dropped: its results differ from the reference",
@@ -55,7 +50,7 @@ static enum status choose_tier(struct compute *c, const char *name)
     if (!name)
         return fail(STATUS_USAGE, "the reference kernels do not repeat their results on this CPU");
     return known ? fail(STATUS_USAGE, "kernel tier %s does not run on this CPU", name)
-                 : no_such_tier(name);
+                 : no_such_tier(name, at);
 }
 
 enum status compute_create(uint32_t n_threads, const char *tier, struct compute **out)
@@ -66,7 +61,9 @@ enum status compute_create(uint32_t n_threads, const char *tier, struct compute 
     if (!c)
         return STATUS_NO_MEMORY;
     c->n_threads = n_threads;
-    enum status status = choose_tier(c, tier);
+    if (!tier)
+        tier = getenv("BATON_TIER");
+    enum status status = tier_start(c, tier && *tier ? tier : NULL, tier_at);
     if (status != STATUS_OK) {
         free(c);
         return status;

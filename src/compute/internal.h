@@ -332,7 +332,13 @@ enum status pool_loop(struct pool *p, uint32_t n_tasks,
 /* Fixed vectors through every entry and weight type, hashed with the contract's version. */
 enum status selftest_digest(const struct compute_ops *ops,
                             uint8_t out[COMPUTE_DIGEST_BYTES]) WARN_UNUSED;
-/* The same on every worker at once, each in its own thread: *out_same if all have c->digest. */
+/* Starts c's workers on the named tier of a list like tier_at's, or on the best one, and leaves
+ * ref's digest in c: a tier whose fixed vectors do not give it on every worker is dropped with a
+ * log line. Errors: USAGE when none is left. */
+enum status tier_start(struct compute *c, const char *name,
+                       const struct tier *(*at)(uint32_t i)) WARN_UNUSED;
+/* The fixed vectors on every worker at once, each in its own thread: *out_same if all have
+ * c->digest. */
 enum status selftest_workers(struct compute *c, bool *out_same) WARN_UNUSED;
 /* Numbers from a seed: the same everywhere. */
 uint32_t selftest_random(uint64_t *seed);

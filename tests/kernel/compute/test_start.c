@@ -85,12 +85,38 @@ static void test_broken(void **state)
     }
 }
 
+static void break_norm(struct compute_ops *ops)
+{
+    ops->rms_norm = broken_norm;
+}
+
+static const struct tier *broken_tiers(uint32_t i)
+{
+    static const struct tier tiers[] = {{"broken", 0, break_norm}, {"ref", 0, NULL}};
+
+    return i < ARRAY_LENGTH(tiers) ? &tiers[i] : NULL;
+}
+
+/* A tier with a wrong bit is passed over, and cannot be forced. */
+static void test_dropped(void **state)
+{
+    struct compute c = {.n_threads = 3};
+
+    (void)state;
+    assert_int_equal(tier_start(&c, NULL, broken_tiers), STATUS_OK);
+    assert_string_equal(c.ops.name, "ref");
+    pool_destroy(&c.pool);
+    assert_int_equal(tier_start(&c, "broken", broken_tiers), STATUS_USAGE);
+    assert_null(c.pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiers),
         cmocka_unit_test(test_workers),
         cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_dropped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
