@@ -1,4 +1,5 @@
 /* Which links need certificates, and where they come from. */
+#include "cmd/peers_file.h"
 #include "cmd/serve.h"
 
 #include "base/checked.h"
@@ -10,35 +11,49 @@
 
 enum { SOON_S = 30 * 86400 };
 
-static bool is_beyond_loopback(const char *host_port, const char *flag)
+static enum status needs_certificates(const char *flag, const char *where)
 {
-    struct net_address address;
+    return fail(STATUS_USAGE,
+                "%s %s is beyond this host: give --cluster-ca, --cluster-cert and --cluster-key "
+                "(`baton cluster init` makes them), or --insecure-cluster to link without TLS",
+                flag, where);
+}
 
-    /* a name that nobody knows yet may become anything */
-    return net_address_parse(host_port, flag, &address) != STATUS_OK ||
-           !net_address_is_loopback(&address);
+enum status secure_address(const struct serve_options *o, const struct net_address *address,
+                           const char *flag)
+{
+    return o->cluster_tls || o->insecure_cluster || net_address_is_loopback(address)
+               ? STATUS_OK
+               : needs_certificates(flag, address->text);
+}
+
+static enum status check_list(const struct serve_options *o, const char *const *items, uint32_t n,
+                              const char *flag)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct net_address address;
+        /* a name that nobody knows yet may become anything */
+        if (net_address_parse(items[i], flag, &address) != STATUS_OK ||
+            secure_address(o, &address, flag) != STATUS_OK)
+            return needs_certificates(flag, items[i]);
+    }
+    return STATUS_OK;
 }
 
 static enum status check_plain(const struct serve_options *o)
 {
-    const struct {
-        const char *flag;
-        const char *const *items;
-        uint32_t n;
-    } lists[] = {
-        {"--serving-bind", &o->serving_bind, o->serving_bind != NULL},
-        {"--prefill-peers", o->prefill_peers.items, o->prefill_peers.n},
-        {"--decode-peers", o->decode_peers.items, o->decode_peers.n},
-    };
+    struct peers named;
 
-    for (size_t i = 0; i < ARRAY_LENGTH(lists); i++)
-        for (uint32_t k = 0; k < lists[i].n; k++)
-            if (is_beyond_loopback(lists[i].items[k], lists[i].flag))
-                return fail(STATUS_USAGE,
-                            "%s %s is beyond this host: give --cluster-ca, --cluster-cert and "
-                            "--cluster-key (`baton cluster init` makes them), or "
-                            "--insecure-cluster to link without TLS",
-                            lists[i].flag, lists[i].items[k]);
+    TRY(check_list(o, &o->serving_bind, o->serving_bind != NULL, "--serving-bind"));
+    TRY(check_list(o, o->prefill_peers.items, o->prefill_peers.n, "--prefill-peers"));
+    TRY(check_list(o, o->decode_peers.items, o->decode_peers.n, "--decode-peers"));
+    if (!o->peers_file)
+        return STATUS_OK;
+    TRY(peers_read(o->peers_file, &named));
+    for (uint32_t i = 0; i < named.prefill.n; i++)
+        TRY(secure_address(o, &named.prefill.items[i], "--peers"));
+    for (uint32_t i = 0; i < named.decode.n; i++)
+        TRY(secure_address(o, &named.decode.items[i], "--peers"));
     return STATUS_OK;
 }
 
@@ -68,6 +83,18 @@ static enum status look_in_dir(struct serve_options *o)
     return STATUS_OK;
 }
 
+static enum status load_cluster(const struct serve_options *o, struct tls_context **out)
+{
+    const struct tls_options t = {
+        .ca_file = o->cluster_ca,
+        .cert_file = o->cluster_cert,
+        .key_file = o->cluster_key,
+        .flags = {"--cluster-ca", "--cluster-cert", "--cluster-key"},
+    };
+
+    return tls_context_create(&t, out);
+}
+
 static enum status take_identity(struct serve_options *o)
 {
     const struct net_identity *who = tls_context_identity(o->cluster_tls);
@@ -75,8 +102,11 @@ static enum status take_identity(struct serve_options *o)
     if (strcmp(who->role, o->role))
         return fail(STATUS_USAGE, "--cluster-cert %s is for a %s node, this is a %s",
                     o->cluster_cert, who->role, o->role);
-    if (!o->node_id)
-        o->node_id = who->node_id;
+    if (!o->node_id) {
+        o->node_id = memory_strdup(who->node_id); /* the certificate may be read again */
+        if (!o->node_id)
+            return STATUS_NO_MEMORY;
+    }
     if (strcmp(who->node_id, o->node_id))
         return fail(STATUS_USAGE, "--cluster-cert %s is for the node %s, --node-id says %s",
                     o->cluster_cert, who->node_id, o->node_id);
@@ -102,14 +132,25 @@ enum status secure_cluster(struct serve_options *o)
     if (o->roles && !o->cluster_dir)
         return fail(STATUS_USAGE, "--roles needs a certificate for each of its nodes: give "
                                   "--cluster-dir instead of --cluster-cert");
-    const struct tls_options t = {
-        .ca_file = o->cluster_ca,
-        .cert_file = o->cluster_cert,
-        .key_file = o->cluster_key,
-        .flags = {"--cluster-ca", "--cluster-cert", "--cluster-key"},
-    };
-    TRY(tls_context_create(&t, &o->cluster_tls));
+    TRY(load_cluster(o, &o->cluster_tls));
     return take_identity(o);
+}
+
+enum status secure_cluster_again(const struct serve_options *o, struct tls_context **out)
+{
+    struct tls_context *c;
+
+    *out = NULL;
+    if (!o->cluster_tls)
+        return STATUS_OK;
+    TRY(load_cluster(o, &c));
+    if (memcmp(tls_context_identity(c), tls_context_identity(o->cluster_tls),
+               sizeof(struct net_identity))) {
+        tls_context_destroy(&c);
+        return fail(STATUS_USAGE, "--cluster-cert %s is for another node now", o->cluster_cert);
+    }
+    *out = c;
+    return STATUS_OK;
 }
 
 enum status secure_https(const struct serve_options *o, struct tls_context **out)

@@ -153,32 +153,48 @@ static void drain(struct server *s)
     maybe_done(s);
 }
 
-/* What may change while requests run. */
-static void reload(struct server *s)
+/* What may change while requests run: keys and certificates. All of it, or nothing. */
+static enum status read_again(struct server *s)
 {
-    struct tls_context *https = NULL;
-    enum status status = STATUS_OK;
+    struct tls_context *https, *cluster;
+    enum status status;
 
-    if (s->peers.path)
-        peers_reread(&s->peers);
-    if (!s->api || !s->http)
-        return;
-    if (s->options.api_key_file)
-        status = api_reload_keys(s->api);
+    TRY(secure_https(&s->options, &https));
+    status = secure_cluster_again(&s->options, &cluster);
     if (status == STATUS_OK)
-        status = secure_https(&s->options, &https);
+        status = api_reload_keys(s->api);
     if (status != STATUS_OK) {
-        log_event(LOG_ERROR, "not read again, what was there stays", "error=" LOG_Q,
-                  log_quote(status_message()));
-        return;
+        tls_context_destroy(&https);
+        tls_context_destroy(&cluster);
+        return status;
     }
     http_server_tls(s->http, https);
     if (s->admin)
         http_server_tls(s->admin, https);
     tls_context_destroy(&s->https);
     s->https = https;
-    if (s->options.api_key_file || https)
-        log_event(LOG_INFO, "keys and certificates read again", "https=%s", https ? "yes" : "no");
+    if (s->node && node_hub(s->node)) /* a hybrid has no links */
+        peer_hub_set_tls(node_hub(s->node), cluster);
+    if (s->router)
+        peer_hub_set_tls(router_hub(s->router), cluster);
+    tls_context_destroy(&s->options.cluster_tls);
+    s->options.cluster_tls = cluster;
+    return STATUS_OK;
+}
+
+static void reload(struct server *s)
+{
+    if (s->peers.path)
+        peers_reread(&s->peers);
+    if (!s->api || !s->http)
+        return;
+    if (read_again(s) == STATUS_OK)
+        log_event(LOG_INFO, "keys and certificates read again", "https=%s cluster_tls=%s",
+                  s->https ? "yes" : "no", s->options.cluster_tls ? "yes" : "no");
+    else
+        log_event(LOG_ERROR, "not read again, what was there stays", "error=" LOG_Q,
+                  log_quote(status_message()));
+    secure_warn(&s->options);
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -263,15 +279,17 @@ static struct peer_limits peer_limits(const struct serve_options *o)
 }
 
 /* What the file names, and what flags name for good. */
-static enum status dial_only(struct peer_hub *hub, const struct peer_addresses *named,
-                             const struct flag_strings *fixed, const char *flag, const char *role,
-                             bool with_bulk)
+static enum status dial_only(const struct server *s, struct peer_hub *hub,
+                             const struct peer_addresses *named, const struct flag_strings *fixed,
+                             const char *flag, const char *role, bool with_bulk)
 {
     struct net_address all[2 * PEERS_MAX];
     uint32_t n = 0;
 
-    for (; n < named->n; n++)
+    for (; n < named->n; n++) {
+        TRY(secure_address(&s->options, &named->items[n], "--peers"));
         all[n] = named->items[n];
+    }
     for (uint32_t i = 0; i < fixed->n && n < ARRAY_LENGTH(all); i++, n++)
         TRY(net_address_parse(fixed->items[i], flag, &all[n]));
     return peer_hub_dial_only(hub, role, all, n, with_bulk);
@@ -284,13 +302,13 @@ static void peers_changed(void *context, const struct peers *p)
     enum status status = STATUS_OK;
 
     if (s->router)
-        status = dial_only(router_hub(s->router), &p->prefill, &o->prefill_peers, "--prefill-peers",
-                           "prefill", false);
+        status = dial_only(s, router_hub(s->router), &p->prefill, &o->prefill_peers,
+                           "--prefill-peers", "prefill", false);
     if (s->router && status == STATUS_OK)
-        status = dial_only(router_hub(s->router), &p->decode, &o->decode_peers, "--decode-peers",
+        status = dial_only(s, router_hub(s->router), &p->decode, &o->decode_peers, "--decode-peers",
                            "decode", false);
     if (s->node && is_role(s, "prefill"))
-        status = dial_only(node_hub(s->node), &p->decode, &o->decode_peers, "--decode-peers",
+        status = dial_only(s, node_hub(s->node), &p->decode, &o->decode_peers, "--decode-peers",
                            "decode", true);
     if (status != STATUS_OK)
         log_event(LOG_ERROR, "peers not dialled", "error=" LOG_Q, log_quote(status_message()));

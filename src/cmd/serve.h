@@ -6,6 +6,7 @@
 #define SERVE_MAX_CHUNK_TOKENS 512
 
 #include "cmd/flags.h"
+#include "net/net.h"
 #include "net/tls.h"
 #include "request/request.h"
 #include "router/router.h"
@@ -45,6 +46,12 @@ void serve_options_help(FILE *out);
  * them where none was given, and insists on them (or on --insecure-cluster) for addresses beyond
  * loopback. Errors: USAGE. */
 enum status secure_cluster(struct serve_options *o) WARN_UNUSED;
+/* Whether an address may be linked to as things are. Errors: USAGE. */
+enum status secure_address(const struct serve_options *o, const struct net_address *address,
+                           const char *flag) WARN_UNUSED;
+/* The same files again, for the same node; *out NULL without certificates. Errors: USAGE. */
+enum status secure_cluster_again(const struct serve_options *o,
+                                 struct tls_context **out) WARN_UNUSED;
 /* The certificate that clients see; *out NULL without --tls-cert. Errors: USAGE. */
 enum status secure_https(const struct serve_options *o, struct tls_context **out) WARN_UNUSED;
 /* Warns of certificates that end soon. */

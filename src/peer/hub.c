@@ -457,6 +457,11 @@ void peer_hub_destroy(struct peer_hub **phub)
     *phub = NULL;
 }
 
+void peer_hub_set_tls(struct peer_hub *hub, struct tls_context *tls)
+{
+    hub->options.tls = tls;
+}
+
 const struct wire_hello *peer_hub_hello(const struct peer_hub *hub)
 {
     return &hub->options.hello;

@@ -131,6 +131,9 @@ void link_adopt_bulk(struct peer_link *link, struct transport *t);
 /* Who a connection has proved to be must be who its hello names. Errors: IDENTITY_MISMATCH. */
 enum status link_check_identity(const struct transport *t,
                                 const struct wire_hello *hello) WARN_UNUSED;
+/* Whether a node of their role dials one of ours at all. Errors: CELL_MISMATCH. */
+enum status link_check_direction(const struct wire_hello *ours,
+                                 const struct wire_hello *theirs) WARN_UNUSED;
 /* Logs (within reason) and counts that somebody was not let in. */
 void link_count_refusal(struct peer_link *link, enum status reason);
 void link_is_up(struct peer_link *link);

@@ -298,6 +298,8 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
         return;
     }
     status = wire_hello_match(&hub->options.hello, hello);
+    if (status == STATUS_OK)
+        status = link_check_direction(&hub->options.hello, hello);
     struct peer_link *other = status == STATUS_OK ? link_of_node(hub, hello->node_id, link) : NULL;
     if (other && other->theirs.epoch == hello->epoch)
         link_lost(other,

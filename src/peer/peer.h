@@ -53,12 +53,14 @@ struct peer_hub_options {
     struct peer_limits limits;
     struct metrics *metrics;
     /* NULL: links are plain. Else every connection is TLS, and who a peer's certificate names must
-     * be who its hello names. Outlives the hub. */
+     * be who its hello names. Outlives the hub, or its place there. */
     struct tls_context *tls;
 };
 enum status peer_hub_create(const struct peer_hub_options *o, struct peer_hub **out) WARN_UNUSED;
 /* Closes everything; link_down() is not called. */
 void peer_hub_destroy(struct peer_hub **hub);
+/* Other certificates, for connections made from now on. The old ones may be destroyed then. */
+void peer_hub_set_tls(struct peer_hub *hub, struct tls_context *tls);
 const struct wire_hello *peer_hub_hello(const struct peer_hub *hub);
 
 /* Tells every peer at once how this node is; else they hear of it with the next ping. */

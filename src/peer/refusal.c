@@ -51,3 +51,16 @@ enum status link_check_identity(const struct transport *t, const struct wire_hel
                     who->role, hello->role);
     return STATUS_OK;
 }
+
+/* docs/WIRE.md, 1: routers and clients dial whom they like, prefill nodes dial decode nodes, decode
+ * nodes nobody. So a certificate of the one cannot be used to order work in the place of the other.
+ */
+enum status link_check_direction(const struct wire_hello *ours, const struct wire_hello *theirs)
+{
+    const bool prefill = !strcmp(theirs->role, "prefill");
+
+    if (!strcmp(theirs->role, "decode") || (prefill && strcmp(ours->role, "decode")))
+        return fail(STATUS_CELL_MISMATCH, "%s is a %s node, which does not dial a %s node",
+                    theirs->node_id, theirs->role, ours->role);
+    return STATUS_OK;
+}

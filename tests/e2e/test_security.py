@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import ssl
 import struct
@@ -281,6 +282,33 @@ def test_plain_links_hear_why(hybrid_server):
         decode.stop()
 
 
+def test_other_certificates_without_a_restart(certificates, tmp_path):
+    live = tmp_path / "live"
+    shutil.copytree(certificates / "house", live)
+    decode = Server("--node-role", "decode", "--node-id", "decode-0", "--serving-bind", "127.0.0.1:0", "-t", "1", "--cluster-dir", live)
+    try:
+        def answers(folder):
+            try:
+                c = connect(decode.serving, pair_of(certificates / folder, "client-0"))
+                c.sendall(hello())
+                return b"node_id" in c.recv(65536)
+            except (ssl.SSLError, ConnectionError):
+                return False
+
+        assert answers("house") and not answers("impostor")
+        (live / "decode-0.key").write_text("nonsense")
+        decode.process.send_signal(signal.SIGHUP)
+        decode.wait_line("not read again", 20)
+        assert answers("house")
+        for name in ("ca.crt", "decode-0.crt", "decode-0.key"):
+            shutil.copy(certificates / "impostor" / name, live / name)
+        decode.process.send_signal(signal.SIGHUP)
+        decode.wait_line("certificates read again", 20)
+        assert answers("impostor") and not answers("house")
+    finally:
+        decode.stop()
+
+
 # ---- flags ----
 
 
@@ -288,8 +316,9 @@ def serve(*flags):
     return subprocess.run([BIN, "serve", "-m", MODEL, "--check-config", *map(str, flags)], capture_output=True, text=True)
 
 
-def test_flags(certificates):
-    house = certificates / "house"
+def test_flags(certificates, tmp_path):
+    house, far = certificates / "house", tmp_path / "peers"
+    far.write_text("prefill 127.0.0.1:1\ndecode 10.0.0.8:2\n")
     decode = ("--node-role", "decode", "--serving-bind")
     ok = serve(*decode, "127.0.0.1:0")
     assert ok.returncode == 0, ok.stderr
@@ -297,6 +326,7 @@ def test_flags(certificates):
         ((*decode, "0.0.0.0:9000"), "--serving-bind 0.0.0.0:9000 is beyond this host"),
         ((*decode, ":9000"), "--insecure-cluster"),
         (("--node-role", "router", "--prefill-peers", "127.0.0.1:1", "--decode-peers", "10.0.0.7:2"), "--decode-peers 10.0.0.7:2"),
+        (("--node-role", "router", "--peers", far), "--peers 10.0.0.8:2 is beyond"),
         ((*decode, ":0", "--cluster-ca", house / "ca.crt"), "--cluster-cert is missing"),
         ((*decode, ":0", "--cluster-dir", house), "which one"),
         ((*decode, ":0", "--cluster-dir", house, "--node-id", "decode-77"), "decode-77.crt"),

@@ -30,7 +30,7 @@ struct fixture {
 
 static void send_frame(struct raw_peer *to, struct buffer *frame)
 {
-    raw_send(to, frame->data, frame->len);
+    raw_send_frame(to, frame->data, frame->len);
     buffer_deinit(frame);
 }
 
@@ -100,7 +100,8 @@ static void send_slabs(struct fixture *f, uint64_t handle, uint32_t layer, uint3
         buffer_append(&frame, tail, 4);
     }
     free(slab);
-    send_frame(f->bulk, &frame);
+    raw_send(f->bulk, frame.data, frame.len);
+    buffer_deinit(&frame);
 }
 
 static void send_commit(struct fixture *f, uint64_t handle, uint32_t n_prefix, uint32_t first_page,

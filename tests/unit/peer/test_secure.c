@@ -5,7 +5,7 @@
 
 static struct net_loop *loop;
 static struct test_authority house;
-static struct tls_context *prefill, *decode, *router;
+static struct tls_context *prefill, *decode, *router, *idle;
 
 static int begin(void **state)
 {
@@ -17,7 +17,9 @@ static int begin(void **state)
     authority_issue(&house, "router", "house", "router", "router-0", -60, day);
     prefill = context_of("house", "prefill");
     decode = context_of("house", "decode");
+    authority_issue(&house, "idle", "house", "decode", "decode-9", -60, day);
     router = context_of("house", "router");
+    idle = context_of("house", "idle");
     return net_loop_create(&loop) == STATUS_OK ? 0 : -1;
 }
 
@@ -27,6 +29,7 @@ static int end(void **state)
     tls_context_destroy(&prefill);
     tls_context_destroy(&decode);
     tls_context_destroy(&router);
+    tls_context_destroy(&idle);
     authority_deinit(&house);
     certificates_remove();
     return 0;
@@ -125,6 +128,7 @@ static void test_identity(void **state)
         {"prefill-1", "prefill", prefill, "identity_mismatch"}, /* another's id */
         {"router-0", "prefill", router, "identity_mismatch"},   /* another role */
         {"prefill-0", "prefill", NULL, "tls_failed"},           /* no TLS at all */
+        {"decode-9", "decode", idle, "cell_mismatch"},          /* decode nodes dial nobody */
     };
 
     for (size_t i = 0; i < ARRAY_LENGTH(cases); i++)
