@@ -64,7 +64,12 @@ enum weight_form {
     WEIGHT_F32,
 };
 /* The activations that each form reads. */
-enum act_form { ACT_Q8 = 1, ACT_I16 = 2, ACT_F32 = 4 };
+enum act_form {
+    ACT_Q8 = 1,
+    ACT_I16 = 2,
+    ACT_F32 = 4,
+    ACT_Q8_WIDE = 8 /* Q8's integers in 16 bits too, for tiers without a dot instruction */
+};
 
 struct compute_matrix {
     enum dtype type;
@@ -79,7 +84,8 @@ struct compute_matrix {
     uint8_t *data;
     uint64_t n_bytes;
 };
-enum act_form weight_act_form(enum weight_form form);
+/* One, or several ored together. */
+uint32_t weight_act_form(enum weight_form form);
 
 /* Rows of a matrix as signed integers and exact scales, one step of 32 (U6: 16) a scale; F32:
  * values alone. */
@@ -180,6 +186,7 @@ struct compute_ops {
     uint32_t panel;           /* outputs of a panel */
     uint32_t tile;            /* rows of an activation tile */
     uint32_t attention_heads; /* the most (row, head) pairs that one attention task takes well */
+    uint32_t strip_bytes;     /* of activations that stay near a core while the panels go by */
 #define X(result, name, arguments) result(*name) arguments;
     COMPUTE_OPS(X)
 #undef X

@@ -3,9 +3,12 @@
 
 #include <stdlib.h>
 
-enum act_form weight_act_form(enum weight_form form)
+uint32_t weight_act_form(enum weight_form form)
 {
-    return form == WEIGHT_F32 ? ACT_F32 : form == WEIGHT_I16 ? ACT_I16 : ACT_Q8;
+    return form == WEIGHT_F32   ? ACT_F32
+           : form == WEIGHT_I16 ? ACT_I16
+           : form == WEIGHT_S8  ? ACT_Q8 | ACT_Q8_WIDE
+                                : ACT_Q8;
 }
 
 void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_outputs, uint32_t k,

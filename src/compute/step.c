@@ -217,17 +217,15 @@ static void run_matmul(struct worker *w, struct op *op, uint32_t task)
     w->c->ops.matmul(&t);
 }
 
-#define STRIP_BYTES                                                                                \
-    (256u << 10) /* of activations, so that they stay in a core's L2 while the panels go by */
-
-/* So many rows that their activations stay in L2, so many panels that every worker finds some
- * tasks. */
+/* So many rows that their activations stay near, so many panels that every worker finds some tasks.
+ */
 static void split_matmul(const struct compute *c, struct op *op)
 {
     uint32_t tile = c->ops.tile, n_panels = 0;
     uint64_t tile_bytes =
         op->acts->q8_tile_bytes ? op->acts->q8_tile_bytes : op->acts->f32_tile_bytes;
-    uint32_t tiles = (uint32_t)MAX(STRIP_BYTES / MAX(tile_bytes, 1), (uint64_t)MAX(1u, 16 / tile));
+    uint32_t tiles =
+        (uint32_t)MAX(c->ops.strip_bytes / MAX(tile_bytes, 1), (uint64_t)MAX(1u, 16 / tile));
 
     op->u.matmul.rows_a_task = MIN(tiles * tile, (op->n + tile - 1) / tile * tile);
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++)

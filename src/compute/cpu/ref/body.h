@@ -536,6 +536,7 @@ const struct compute_ops REF_OPS = {
     .panel = 1,
     .tile = 1,
     .attention_heads = 1,
+    .strip_bytes = 256 << 10,
 /* clang-format off */
 #define X(result, name, arguments) .name = REF(name),
     COMPUTE_OPS(X)

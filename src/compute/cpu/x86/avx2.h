@@ -50,6 +50,10 @@ enum { START_8, START_16, START_32_LOW, START_32_HIGH, START_128 };
         float d[tile];                                                                             \
     }
 ACTS(avx2, AVX2_TILE);
+/* With ACT_Q8_WIDE they lie behind all q8 of a tile. */
+struct avx2_wide {
+    int32_t x[16][AVX2_TILE]; /* pairs */
+};
 
 INLINE __m256 avx2_exp2(__m256 x)
 {

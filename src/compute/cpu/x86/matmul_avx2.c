@@ -3,8 +3,9 @@
  * order is free; the chain over steps is not.
  *
  * 4- to 6-bit weights sum at most 8, 4, 2 groups in 16 bits (vpmaddubsw saturates beyond). 8-bit
- * weights multiply as |w| and x with w's sign, a pair of which stays below 2^15. One to four rows
- * read packed weights straight; many rows have them unpacked to bytes once for all. */
+ * weights multiply as |w| and x with w's sign, a pair of which stays below 2^15, or, unpacked, as
+ * 16 bits. A few rows read packed weights straight; many have them unpacked to bytes (8 bits: to 16
+ * bits) once for all. */
 #include "compute/cpu/x86/avx2.h"
 
 /* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
@@ -12,25 +13,29 @@ struct kind {
     enum weight_form form;
     bool has_min;
     bool half;     /* scales are f16 */
-    bool unpacked; /* a block is 256 bytes and 16 f32 scales */
+    bool unpacked; /* a block is 256 bytes (S8: 256 times 16 bits) and 16 f32 scales */
     int start;     /* which of avx2_q8's, or -1: no offset */
 };
 
-#define UNPACKED_BYTES 320
-
 INLINE uint32_t integer_bytes(const struct kind k)
 {
-    return k.unpacked || k.form == WEIGHT_S8 ? 256
-           : k.form == WEIGHT_U4             ? 128
-           : k.form == WEIGHT_U5             ? 160
-                                             : 192;
+    return k.unpacked && k.form == WEIGHT_S8   ? 512
+           : k.unpacked || k.form == WEIGHT_S8 ? 256
+           : k.form == WEIGHT_U4               ? 128
+           : k.form == WEIGHT_U5               ? 160
+                                               : 192;
 }
 
 INLINE uint32_t block_bytes(const struct kind k)
 {
     uint32_t scales = k.form == WEIGHT_U6 || k.has_min ? 2 : 1;
 
-    return k.unpacked ? UNPACKED_BYTES : integer_bytes(k) + scales * (k.half ? 16 : 32);
+    return k.unpacked ? integer_bytes(k) + 64 : integer_bytes(k) + scales * (k.half ? 16 : 32);
+}
+
+static uint32_t unpacked_bytes(enum weight_form form)
+{
+    return block_bytes((struct kind){.form = form, .unpacked = true});
 }
 
 /* The 8 outputs' values 4 g to 4 g + 3 of a block. */
@@ -181,11 +186,41 @@ INLINE void block_of_bytes(const struct kind k, const uint8_t *const *w, const s
         finish_step(k, w[p], x, 0, i, a[p][i], f[p][i]);
 }
 
+/* 8 bits, unpacked. */
+INLINE void block_of_words(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+                           const struct avx2_wide *wide, const int rows, const int panels,
+                           float (*f)[AVX2_TILE][8])
+{
+    __m256i a[2][AVX2_TILE];
+
+    UNROLL for (int j = 0; j < 16; j++)
+    {
+        __m256i v[2];
+        UNROLL for (int p = 0; p < panels; p++) v[p] =
+            _mm256_loadu_si256((const __m256i *)(w[p] + 32 * j));
+        UNROLL for (int i = 0; i < rows; i++)
+        {
+            __m256i xx = broadcast(&wide->x[j][i]);
+            UNROLL for (int p = 0; p < panels; p++)
+            {
+                __m256i pairs = _mm256_madd_epi16(v[p], xx);
+                a[p][i] = j == 0 ? pairs : _mm256_add_epi32(a[p][i], pairs);
+                KEEP(a[p][i]);
+            }
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++)
+        finish_step(k, w[p], x, 0, i, a[p][i], f[p][i]);
+}
+
 INLINE void block(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
-                  const int rows, const int panels, float (*f)[AVX2_TILE][8])
+                  const struct avx2_wide *wide, const int rows, const int panels,
+                  float (*f)[AVX2_TILE][8])
 {
     if (k.form == WEIGHT_U4)
         block_of_nibbles(k, w, x, rows, panels, f);
+    else if (k.form == WEIGHT_S8 && k.unpacked)
+        block_of_words(k, w, x, wide, rows, panels, f);
     else if (k.form == WEIGHT_S8)
         block_of_bytes(k, w, x, rows, panels, f);
     else
@@ -207,6 +242,11 @@ INLINE __m256 column(const struct kind k, const uint8_t *w, uint32_t at)
                        : k.start == START_16 ? 16
                                              : 0;
 
+    if (k.form == WEIGHT_S8 && k.unpacked) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(w + 32 * (at / 2)));
+        v = at & 1 ? v : _mm256_slli_epi32(v, 16);
+        return _mm256_cvtepi32_ps(_mm256_srai_epi32(v, 16));
+    }
     if (k.form == WEIGHT_S8) {
         __m256i v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * g)), shift);
         return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24), 24));
@@ -264,18 +304,20 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
 {
     _Alignas(32) float f[2][AVX2_TILE][8];
     const uint8_t *at[2] = {w[0], w[panels - 1]};
+    const struct avx2_wide *wide = (const void *)(x + n_k / BLOCK);
     uint32_t n_segments = segment_count(n_k);
 
     for (uint32_t s = 0; s < n_segments; s++) {
         for (int p = 0; p < panels; p++)
             for (int i = 0; i < rows; i++)
                 _mm256_store_ps(f[p][i], _mm256_setzero_ps());
-        for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0; b--, x++) {
+        for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0;
+             b--, x++, wide++) {
             if (!k.unpacked)
                 UNROLL for (int p = 0; p < panels; p++)
                     UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
                         _mm_prefetch((const char *)(at[p] + ahead + line), _MM_HINT_T0);
-            block(k, at, x, rows, panels, f);
+            block(k, at, x, wide, rows, panels, f);
             UNROLL for (int p = 0; p < panels; p++) at[p] += block_bytes(k);
         }
         outlier(k, w, o + s, rows, panels, f);
@@ -331,19 +373,34 @@ INSTANCES(bytes_q5_m, WEIGHT_U5, true, false, true, -1)
 INSTANCES(bytes_q6, WEIGHT_U6, false, false, true, START_32_LOW)
 INSTANCES(bytes_q8, WEIGHT_S8, false, false, true, -1)
 
-/* A panel's blocks as bytes with f32 scales. */
+/* A panel's blocks as bytes, or 16 bits, with f32 scales. */
 INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
 {
     const uint64_t ahead = 2 * (uint64_t)n_blocks * block_bytes(k); /* the panel unpacked next */
 
-    for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes(k), to += UNPACKED_BYTES) {
+    for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes(k)) {
         UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
             _mm_prefetch((const char *)(w + ahead + line), _MM_HINT_T0);
         UNROLL for (int g = 0; g < 8; g++)
-            _mm256_store_si256((__m256i *)(to + 32 * g), group(k, w, g));
-        _mm256_store_ps((float *)(to + 256), scale(k, w, 0));
+        {
+            __m256i v = group(k, w, g);
+            if (k.form != WEIGHT_S8) {
+                _mm256_store_si256((__m256i *)to + g, v);
+                continue;
+            }
+            /* of each output's four bytes two to either vector */
+            __m256i low = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8),
+                    high = _mm256_srai_epi16(v, 8);
+            __m256i even = _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xAA),
+                    odd = _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, 0xAA);
+            _mm256_store_si256((__m256i *)to + 2 * g, even);
+            _mm256_store_si256((__m256i *)to + 2 * g + 1, odd);
+        }
+        to += k.form == WEIGHT_S8 ? 512 : 256;
+        _mm256_store_ps((float *)to, scale(k, w, 0));
         if (k.has_min || k.form == WEIGHT_U6)
-            _mm256_store_ps((float *)(to + 288), scale(k, w, 1));
+            _mm256_store_ps((float *)(to + 32), scale(k, w, 1));
+        to += 64;
     }
 }
 
@@ -376,10 +433,12 @@ static const struct kernels {
 
 /* ---- a task ---- */
 
-/* From so many rows on a panel is unpacked first: bits of 5- and 6-bit weights are put together
- * again for every two rows. */
-#define ROWS_WORTH_UNPACKING 12
-#define ROWS_WORTH_UNPACKING_MORE 3
+/* From so many rows on a panel is unpacked first. Bits of 5- and 6-bit weights are put together
+ * again for every two rows; 8-bit weights only get wider. */
+static uint32_t rows_worth_unpacking(enum weight_form form)
+{
+    return form == WEIGHT_S8 ? 32 : form == WEIGHT_U4 ? 12 : 3;
+}
 
 /* Bias, then residual, of up to 8 outputs. */
 static void finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
@@ -425,7 +484,7 @@ static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
 
 uint64_t avx2_matmul_scratch(const struct compute_matrix *m)
 {
-    return (uint64_t)m->n_blocks * UNPACKED_BYTES * 2;
+    return m->form < WEIGHT_I16 ? (uint64_t)m->n_blocks * unpacked_bytes(m->form) * 2 : 0;
 }
 
 void avx2_matmul(const struct matmul_task *t)
@@ -439,11 +498,8 @@ void avx2_matmul(const struct matmul_task *t)
     }
     while (k->type != m->type)
         k++;
-    bool unpack_first =
-        t->row_end - t->row_begin >= (m->form == WEIGHT_U5 || m->form == WEIGHT_U6
-                                          ? ROWS_WORTH_UNPACKING_MORE
-                                          : ROWS_WORTH_UNPACKING);
-    uint64_t unpacked = (uint64_t)m->n_blocks * UNPACKED_BYTES;
+    bool unpack_first = t->row_end - t->row_begin >= rows_worth_unpacking(m->form);
+    uint64_t unpacked = (uint64_t)m->n_blocks * unpacked_bytes(m->form);
     for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
         uint32_t panels = MIN(2, t->panel_end - panel);
         const uint8_t *w[2] = {m->data + panel * m->panel_bytes,

@@ -32,7 +32,8 @@ INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, co
                     _mm256_loadu_si256((const __m256i *)(at[p] + 32 * j));
                 UNROLL for (int i = 0; i < rows; i++)
                 {
-                    __m256i xx = _mm256_castps_si256(_mm256_broadcast_ss((const float *)&x->x[j][i]));
+                    __m256i xx =
+                        _mm256_castps_si256(_mm256_broadcast_ss((const float *)&x->x[j][i]));
                     UNROLL for (int p = 0; p < panels; p++)
                     {
                         __m256i product = _mm256_madd_epi16(v[p], xx);

@@ -1,9 +1,15 @@
 /* Activations in the forms of acts.h (EXACTNESS 2): the text of quantise_avx2.c and
  * quantise_avx512vnni.c, which differ in the rows of a tile. Eight lanes are enough: quantising is
  * a fiftieth of a step. */
+#ifdef X86_WIDE /* the tier has 16-bit forms of 8-bit integers */
+#define WIDE_BYTES(a) ((a)->forms & ACT_Q8_WIDE ? sizeof(struct X86(wide)) : 0)
+#else
+#define WIDE_BYTES(a) 0
+#endif
+
 void X86(acts_layout)(struct compute_acts *a)
 {
-    a->q8_tile_bytes = (uint64_t)a->n_blocks * sizeof(struct X86(q8));
+    a->q8_tile_bytes = (uint64_t)a->n_blocks * (sizeof(struct X86(q8)) + WIDE_BYTES(a));
     a->outlier_tile_bytes = (uint64_t)a->n_segments * sizeof(struct X86(outliers));
     a->i16_tile_bytes = (uint64_t)a->n_blocks * sizeof(struct X86(i16));
     a->f32_tile_bytes = (uint64_t)a->k * TILE * sizeof(float);
@@ -97,6 +103,22 @@ static bool quantise_q8(struct compute_acts *a, uint32_t row, const float *x)
     return true;
 }
 
+#ifdef X86_WIDE
+static void widen(struct compute_acts *a, uint32_t row)
+{
+    uint32_t r = row % TILE;
+    struct X86(q8) *q = (struct X86(q8) *)(a->q8 + row / TILE * a->q8_tile_bytes);
+    struct X86(wide) *to = (struct X86(wide) *)(q + a->n_blocks);
+
+    for (uint32_t b = 0; b < a->n_blocks; b++)
+        for (int g = 0; g < 8; g++) {
+            __m128i pairs = _mm_cvtepi8_epi16(_mm_cvtsi32_si128(q[b].x[g][r]));
+            to[b].x[2 * g][r] = _mm_cvtsi128_si32(pairs);
+            to[b].x[2 * g + 1][r] = _mm_extract_epi32(pairs, 1);
+        }
+}
+#endif
+
 static bool quantise_i16(struct compute_acts *a, uint32_t row, const float *x)
 {
     uint32_t r = row % TILE;
@@ -136,6 +158,10 @@ bool X86(quantise)(struct compute_acts *a, uint32_t row, const float *x)
 {
     if (a->forms & ACT_Q8 && !quantise_q8(a, row, x))
         return false;
+#ifdef X86_WIDE
+    if (a->forms & ACT_Q8_WIDE)
+        widen(a, row);
+#endif
     if (a->forms & ACT_I16 && !quantise_i16(a, row, x))
         return false;
     if (a->forms & ACT_F32) {

@@ -3,4 +3,5 @@
 
 #define X86(name) avx2_##name
 #define TILE AVX2_TILE
+#define X86_WIDE
 #include "compute/cpu/x86/quantise.h"

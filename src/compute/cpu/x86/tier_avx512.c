@@ -6,6 +6,7 @@ void compute_tier_avx512(struct compute_ops *ops)
     compute_tier_avx2(ops);
     ops->panel = AVX512_PANEL;
     ops->tile = AVX512_TILE;
+    ops->strip_bytes = 256 << 10; /* stays in L2 */
     ops->panel_bytes = avx512_panel_bytes;
     ops->pack = avx512_pack;
     ops->acts_layout = avx512_acts_layout;
