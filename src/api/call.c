@@ -164,6 +164,21 @@ static void stream_flush(struct call *c)
     c->last_write_ms = clock_now_ms();
 }
 
+/* A reader that is behind by more than this holds its tokens' window shut. */
+enum { BEHIND_BYTES = 64 << 10 };
+
+/* Tells the service what the client has read; nothing while it is behind. */
+static void tell_taken(struct call *c)
+{
+    if (c->stream && http_exchange_behind_bytes(c->x) > BEHIND_BYTES)
+        return;
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        const struct choice *k = &c->choices[i];
+        if (k->submitted && !k->ended && k->n_generated)
+            c->api->service->ops->taken(c->api->service, k->ticket, k->n_generated);
+    }
+}
+
 static void call_finish(struct call *c)
 {
     struct http_exchange *x = c->x;
@@ -306,6 +321,7 @@ static enum status tokens_came(struct choice *k, const struct token_event *e)
         TRY(one_token(k, e->ids[i], e->logprobs, i));
     if (c->stream)
         stream_flush(c);
+    tell_taken(c);
     return STATUS_OK;
 }
 
@@ -577,16 +593,20 @@ void call_start(struct api *api, struct http_exchange *x, enum call_kind kind)
     net_work_submit(api->loop, &c->work);
 }
 
-/* Once a second: a stream that has been silent for long says that it is still there. */
+/* Once a second: a stream that has been silent for long says that it is still there, and readers
+ * that have caught up are noticed. */
 void api_tick(void *context)
 {
     struct api *api = context;
     int64_t now = clock_now_ms();
 
-    for (struct call *c = api->calls; c != NULL; c = c->next)
-        if (c->x != NULL && http_exchange_stream_begun(c->x) &&
-            now - c->last_write_ms >= api->options.comment_ms) {
+    for (struct call *c = api->calls; c != NULL; c = c->next) {
+        if (c->x == NULL || !http_exchange_stream_begun(c->x))
+            continue;
+        tell_taken(c);
+        if (now - c->last_write_ms >= api->options.comment_ms) {
             http_exchange_stream_write(c->x, ": waiting\n\n", 11);
             c->last_write_ms = now;
         }
+    }
 }

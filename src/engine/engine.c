@@ -44,6 +44,17 @@ void engine_finish(struct engine *e, struct sequence *s)
     command(e, s, COMMAND_FINISH);
 }
 
+void engine_set_window(struct engine *e, struct sequence *s, uint32_t n_tokens)
+{
+    const uint32_t before = atomic_load(&s->window);
+
+    if (before != UINT32_MAX && n_tokens <= before)
+        return;
+    atomic_store(&s->window, n_tokens);
+    if (before != UINT32_MAX)
+        command(e, s, COMMAND_WINDOW);
+}
+
 static void copy_row(struct row_store *rows, uint32_t i, const struct logprob_rows *row)
 {
     const uint32_t n = MIN(rows->n_top, row->n_top);
@@ -95,6 +106,8 @@ static struct sequence_list *list_of(struct engine *e, const struct sequence *s)
         return &e->running;
     case STATE_IMPORTING:
         return &e->importing;
+    case STATE_PARKED:
+        return &e->parked;
     case STATE_HELD:
         return &e->held;
     case STATE_NEW:
@@ -210,8 +223,18 @@ static void accept_import(struct engine *e, struct sequence *s)
         sequence_end(e, s, status, status == STATUS_OK ? "" : status_message());
 }
 
+/* Ahead of new requests, as one that was pre-empted. */
+static void unpark(struct engine *e, struct sequence *s)
+{
+    list_remove(&e->parked, s);
+    s->state = STATE_WAITING;
+    list_prepend(&e->waiting, s);
+}
+
 static void obey(struct engine *e, struct sequence *s, uint32_t commands)
 {
+    if ((commands & COMMAND_WINDOW) && s->state == STATE_PARKED && !sequence_window_is_spent(s))
+        unpark(e, s);
     if (commands & COMMAND_SUBMIT) {
         if (commands & (COMMAND_CANCEL | COMMAND_FINISH)) {
             sequence_end(e, s, STATUS_CANCELLED, "cancelled");
@@ -439,6 +462,7 @@ static void publish_stats(struct engine *e, bool busy)
     e->live.n_running = e->running.n;
     e->live.n_waiting = e->waiting.n;
     e->live.n_importing = e->importing.n;
+    e->live.n_parked = e->parked.n;
     e->live.n_slots = e->options.n_slots;
     e->live.busy = busy;
     pthread_mutex_lock(&e->stats_lock);
@@ -491,7 +515,8 @@ static void *engine_main(void *context)
         e->live.own_ns += (uint64_t)(thread_ns() - start_ns - e->model_cpu_ns);
     }
     take_commands(e);
-    struct sequence_list *const lists[] = {&e->waiting, &e->running, &e->importing, &e->held};
+    struct sequence_list *const lists[] = {&e->waiting, &e->running, &e->importing, &e->parked,
+                                           &e->held};
     for (size_t i = 0; i < ARRAY_LENGTH(lists); i++)
         while (lists[i]->first)
             sequence_end(e, lists[i]->first, STATUS_CANCELLED, "the server is stopping");

@@ -76,6 +76,10 @@ void engine_submit(struct engine *e, struct sequence *s);
 void engine_cancel(struct engine *e, struct sequence *s);
 /* The loop no longer touches the pages: the sequence gives them back and ends. */
 void engine_finish(struct engine *e, struct sequence *s);
+/* How many tokens may be generated in all, earlier attempts' included; only ever widens. A sequence
+ * that has used its window up is parked: its pages become cache, and once the window is wider it
+ * goes on like one that was pre-empted. Unlimited unless said before engine_submit(). */
+void engine_set_window(struct engine *e, struct sequence *s, uint32_t n_tokens);
 /* IMPORT: every slab is in place. first_id is the token that the prefill sampled, with its
  * log-probability row. */
 void engine_commit(struct engine *e, struct sequence *s, uint32_t first_id,
@@ -119,13 +123,13 @@ struct kv_view engine_kv_view(const struct engine *e);
 /* Figures as of the last step. Threads: any. */
 struct engine_stats {
     struct kv_usage pages;
-    uint32_t n_running, n_waiting, n_importing, n_slots;
+    uint32_t n_running, n_waiting, n_importing, n_parked, n_slots;
     bool busy;
     uint64_t
         progress; /* grows while a step runs; a busy engine whose progress stands still is stuck */
     uint64_t n_prompt_tokens_computed, n_tokens_sampled, n_steps;
     uint64_t n_prefix_queries, n_prefix_hits; /* in tokens */
-    uint64_t n_preemptions;
+    uint64_t n_preemptions, n_parkings;
     uint64_t model_ns; /* that steps took in the model */
     uint64_t own_ns;   /* that the engine's thread computed outside it */
 };

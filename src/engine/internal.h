@@ -8,14 +8,22 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum command { COMMAND_SUBMIT = 1, COMMAND_COMMIT = 2, COMMAND_CANCEL = 4, COMMAND_FINISH = 8 };
+enum command {
+    COMMAND_SUBMIT = 1,
+    COMMAND_COMMIT = 2,
+    COMMAND_CANCEL = 4,
+    COMMAND_FINISH = 8,
+    COMMAND_WINDOW = 16
+};
 
-/* WAITING and RUNNING sequences are computed; HELD ones only keep their pages. */
+/* WAITING and RUNNING sequences are computed; PARKED ones have neither pages nor a window; HELD
+ * ones only keep their pages. */
 enum sequence_state {
     STATE_NEW,
     STATE_WAITING,
     STATE_RUNNING,
     STATE_IMPORTING,
+    STATE_PARKED,
     STATE_HELD,
     STATE_ENDED
 };
@@ -61,6 +69,8 @@ struct sequence {
     struct page_namespace names;
     int64_t deadline_ms; /* 0: none */
     struct row_store generated_rows, prompt_rows;
+
+    _Atomic uint32_t window; /* the loop widens it */
 
     /* commit's payload: written by the loop before COMMAND_COMMIT */
     uint32_t commit_id;
@@ -141,7 +151,7 @@ struct engine {
     struct kv_pool *pool;
     void *pool_memory;
     struct sampler sampler;
-    struct sequence_list waiting, running, importing, held;
+    struct sequence_list waiting, running, importing, parked, held;
     struct step_plan plan;
     float *logits; /* [max_logit_rows][n_vocab] */
     uint32_t max_logit_rows;
@@ -165,6 +175,7 @@ struct engine {
 };
 
 /* plan.c */
+bool sequence_window_is_spent(const struct sequence *s);
 void plan_admit(struct engine *e);
 void plan_step(struct engine *e);
 void sequence_index_full_pages(struct engine *e, struct sequence *s);

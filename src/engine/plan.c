@@ -92,16 +92,21 @@ static bool admit_one(struct engine *e, struct sequence *s)
     return true;
 }
 
-void plan_admit(struct engine *e)
+static void end_late_ones(struct engine *e, struct sequence_list *list, const char *message)
 {
     const int64_t now_ms = clock_now_ms();
 
-    for (struct sequence *s = e->waiting.first, *next; s; s = next) {
+    for (struct sequence *s = list->first, *next; s; s = next) {
         next = s->next;
         if (s->deadline_ms && now_ms > s->deadline_ms)
-            sequence_end(e, s, STATUS_DEADLINE,
-                         "the deadline passed while the request was waiting");
+            sequence_end(e, s, STATUS_DEADLINE, message);
     }
+}
+
+void plan_admit(struct engine *e)
+{
+    end_late_ones(e, &e->waiting, "the deadline passed while the request was waiting");
+    end_late_ones(e, &e->parked, "the deadline passed while the client read nothing");
     while (e->waiting.first && e->running.n + e->importing.n < e->options.n_slots) {
         struct sequence *s = e->waiting.first;
         if (!admit_one(e, s))
@@ -173,6 +178,26 @@ static bool make_room(struct engine *e, struct sequence *s)
     return true;
 }
 
+bool sequence_window_is_spent(const struct sequence *s)
+{
+    return s->n_ids - s->n_prompt >= atomic_load(&s->window);
+}
+
+/* Whoever's reader is behind makes room for others. */
+static void park_spent(struct engine *e)
+{
+    for (struct sequence *s = e->running.first, *next; s; s = next) {
+        next = s->next;
+        if (s->purpose == SEQUENCE_PREFILL || !sequence_window_is_spent(s))
+            continue;
+        list_remove(&e->running, s);
+        sequence_release_pages(e, s);
+        s->state = STATE_PARKED;
+        list_append(&e->parked, s);
+        e->live.n_parkings++;
+    }
+}
+
 static uint32_t chunk_budget(const struct engine *e)
 {
     const struct engine_options *o = &e->options;
@@ -219,6 +244,7 @@ void plan_step(struct engine *e)
             sequence_stop(e, s, STATUS_DEADLINE,
                           "the deadline passed before the answer was complete");
     }
+    park_spent(e);
     /* making room may pre-empt any sequence, so all room is made before the first row is planned */
 restart:
     for (struct sequence *s = e->running.first; s; s = s->next) {

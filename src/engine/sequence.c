@@ -192,6 +192,7 @@ enum status sequence_create(struct engine *e, struct request *request,
     if (r->n_generated)
         memcpy(s->ids + r->n_prompt, r->generated_ids, r->n_generated * sizeof *s->ids);
     atomic_init(&s->published_ids, s->n_ids);
+    atomic_init(&s->window, UINT32_MAX);
     TRY_GOTO(failed, text_stream_create(e->options.vocabulary, r, e->options.max_context_tokens,
                                         &s->stream));
     TRY_GOTO(failed, replay(s, r));

@@ -303,6 +303,11 @@ size_t http_exchange_queued_bytes(const struct http_exchange *x)
     return output_queued(x->conn);
 }
 
+size_t http_exchange_behind_bytes(const struct http_exchange *x)
+{
+    return output_behind(x->conn);
+}
+
 void http_exchange_stream_end(struct http_exchange *x, bool close)
 {
     if (x->chunked && !x->is_head)

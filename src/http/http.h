@@ -131,6 +131,8 @@ bool http_exchange_stream_begun(const struct http_exchange *x);
 /* One piece is one chunk, and leaves at once if the socket takes it. Copied. len 0 does nothing. */
 void http_exchange_stream_write(struct http_exchange *x, const void *bytes, size_t len);
 size_t http_exchange_queued_bytes(const struct http_exchange *x);
+/* The same, and what the client's kernel has not taken from ours: how far behind its reader is. */
+size_t http_exchange_behind_bytes(const struct http_exchange *x);
 /* close: the connection is not used again. */
 void http_exchange_stream_end(struct http_exchange *x, bool close);
 /* Breaks the connection off, so that the client sees an incomplete answer. closed() is not called.

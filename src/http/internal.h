@@ -141,6 +141,7 @@ void secure_close(struct http_conn *c);
 void output_raw(struct http_conn *c, const void *bytes, size_t len);
 void output_write(struct http_conn *c, const void *bytes, size_t len);
 size_t output_queued(const struct http_conn *c);
+size_t output_behind(const struct http_conn *c);
 /* Shuts our side once all is out. */
 void output_finish(struct http_conn *c);
 /* Since it was last asked: the client took bytes, or has none to take. */

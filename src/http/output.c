@@ -125,6 +125,11 @@ static uint64_t unacknowledged(const struct http_conn *c)
     return n > 0 ? (uint64_t)n : 0;
 }
 
+size_t output_behind(const struct http_conn *c)
+{
+    return output_queued(c) + (size_t)unacknowledged(c);
+}
+
 /* What the client took is the measure, not what the kernel did: its buffer can hold minutes of a
  * slow reader's stream. */
 bool output_progressed(struct http_conn *c)

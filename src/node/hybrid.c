@@ -30,6 +30,7 @@ static enum status submit(struct service *s, struct request *r, struct request_s
     j->ticket = n->next_number;
     j->sink = sink;
     *out_ticket = j->ticket;
+    engine_set_window(n->engine, j->sequence, SERVICE_WINDOW_TOKENS);
     engine_submit(n->engine, j->sequence);
     return STATUS_OK;
 }
@@ -43,6 +44,18 @@ static void cancel(struct service *s, uint64_t ticket)
             j->closing = true;
             engine_cancel(n->engine, j->sequence);
             return;
+        }
+}
+
+static void taken(struct service *s, uint64_t ticket, uint32_t n_tokens)
+{
+    struct node *n = (struct node *)s;
+
+    for (struct job *j = n->jobs; j; j = j->next)
+        if (j->ticket == ticket && !j->closing &&
+            n_tokens >= j->n_taken + SERVICE_WINDOW_TOKENS / 4) {
+            j->n_taken = n_tokens;
+            engine_set_window(n->engine, j->sequence, n_tokens + SERVICE_WINDOW_TOKENS);
         }
 }
 
@@ -105,6 +118,7 @@ static enum status readiness(struct service *s)
 const struct service_ops hybrid_ops = {
     .submit = submit,
     .cancel = cancel,
+    .taken = taken,
     .capacity = node_capacity,
     .readiness = readiness,
     .liveness = node_liveness,

@@ -23,6 +23,7 @@ struct job {
     /* hybrid */
     uint64_t ticket;
     struct request_sink sink;
+    uint32_t n_taken; /* tokens that the client has read */
 
     /* prefill and decode */
     char reply_to[NODE_ID_BYTES];
@@ -65,7 +66,8 @@ struct node {
     struct cancelled_key cancelled[N_CANCELLED_KEYS];
     uint32_t next_cancelled;
     struct {
-        struct metric *running, *waiting, *kv_usage, *prefix_queries, *prefix_hits, *preemptions;
+        struct metric *running, *waiting, *kv_usage, *prefix_queries, *prefix_hits, *preemptions,
+            *parkings;
         struct metric *pages_free, *pages_cached, *pages_held, *prompt_computed, *sampled,
             *misconfigured;
     } metrics;

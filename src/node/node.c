@@ -154,6 +154,7 @@ static void update_metrics(void *context)
     add_since(n->metrics.prefix_queries, s.n_prefix_queries, n->last_stats.n_prefix_queries);
     add_since(n->metrics.prefix_hits, s.n_prefix_hits, n->last_stats.n_prefix_hits);
     add_since(n->metrics.preemptions, s.n_preemptions, n->last_stats.n_preemptions);
+    add_since(n->metrics.parkings, s.n_parkings, n->last_stats.n_parkings);
     add_since(n->metrics.prompt_computed, s.n_prompt_tokens_computed,
               n->last_stats.n_prompt_tokens_computed);
     add_since(n->metrics.sampled, s.n_tokens_sampled, n->last_stats.n_tokens_sampled);
@@ -182,6 +183,9 @@ static void make_metrics(struct node *n)
     n->metrics.preemptions =
         metrics_counter(m, "num_preemptions_total", NULL,
                         "Sequences that gave their pages up and were computed again.");
+    n->metrics.parkings =
+        metrics_counter(m, "num_parkings_total", NULL,
+                        "Sequences that gave their pages up because their reader was behind.");
     n->metrics.prompt_computed = metrics_counter(m, "engine_prompt_tokens_total", NULL,
                                                  "Prompt tokens computed by this node's engine.");
     n->metrics.sampled = metrics_counter(m, "engine_sampled_tokens_total", NULL,
@@ -273,6 +277,8 @@ void node_stats(struct service *s, service_stat_visitor *visit, void *context)
     visit(context, "engine", "prefix_query_tokens", NULL, (double)e.n_prefix_queries);
     visit(context, "engine", "prefix_hit_tokens", NULL, (double)e.n_prefix_hits);
     visit(context, "engine", "preemptions", NULL, (double)e.n_preemptions);
+    visit(context, "engine", "parked", NULL, e.n_parked);
+    visit(context, "engine", "parkings", NULL, (double)e.n_parkings);
     visit(context, "pages", "total", NULL, e.pages.n_total);
     visit(context, "pages", "free", NULL, e.pages.n_free);
     visit(context, "pages", "cached", NULL, e.pages.n_cached);

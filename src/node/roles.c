@@ -84,6 +84,8 @@ enum status job_begin(struct node *n, struct wire_prefill_request *m, struct are
     }
     snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
     j->want_text = m->want_text;
+    if (m->window_tokens && purpose == SEQUENCE_IMPORT)
+        engine_set_window(n->engine, j->sequence, m->window_tokens);
     status = m->want_text ? begin_text(j, &r->resume) : STATUS_OK;
     if (status != STATUS_OK) {
         job_destroy(j);
@@ -120,11 +122,18 @@ static enum status on_cancel(struct node *n, struct peer_link *link, const struc
     return STATUS_OK;
 }
 
-static enum status on_credit(const struct wire_frame *f)
+static enum status on_credit(struct node *n, struct peer_link *link, const struct wire_frame *f)
 {
     struct wire_credit m;
 
-    return wire_decode_credit(f, &m); /* windows only ever widen until sequences are parked */
+    TRY(wire_decode_credit(f, &m));
+    struct job *j = job_find(n, &m.key);
+    if (!j || j->attempt != m.attempt)
+        return STATUS_OK; /* it has ended */
+    if (strcmp(j->reply_to, peer_link_id(link)))
+        return fail(STATUS_BAD_MESSAGE, "%s is not whom this request answers", peer_link_id(link));
+    engine_set_window(n->engine, j->sequence, m.window_tokens);
+    return STATUS_OK;
 }
 
 static enum status misplaced(const struct node *n, const struct wire_frame *f)
@@ -154,7 +163,7 @@ static enum status on_message(void *context, struct peer_link *link, const struc
     case WIRE_CANCEL:
         return on_cancel(n, link, f);
     case WIRE_CREDIT:
-        return on_credit(f);
+        return on_credit(n, link, f);
     default:
         return misplaced(n, f);
     }
@@ -294,6 +303,10 @@ static void cancel(struct service *s, uint64_t ticket)
 {
 }
 
+static void taken(struct service *s, uint64_t ticket, uint32_t n_tokens)
+{
+}
+
 static enum status readiness(struct service *s)
 {
     struct node *n = (struct node *)s;
@@ -336,6 +349,7 @@ static void stats(struct service *s, service_stat_visitor *visit, void *context)
 const struct service_ops role_ops = {
     .submit = submit,
     .cancel = cancel,
+    .taken = taken,
     .capacity = node_capacity,
     .readiness = readiness,
     .liveness = node_liveness,

@@ -162,6 +162,8 @@ struct service_capacity {
 typedef void service_stat_visitor(void *context, const char *scope, const char *name,
                                   const char *text, double number);
 
+#define SERVICE_WINDOW_TOKENS 1024
+
 struct service;
 struct service_ops {
     /* Takes the request. On STATUS_OK the sink gets events (never before submit has returned) until
@@ -171,6 +173,9 @@ struct service_ops {
                           uint64_t *out_ticket) WARN_UNUSED;
     /* No event follows once this returns. A ticket that has ended is ignored. */
     void (*cancel)(struct service *s, uint64_t ticket);
+    /* The client has taken the bytes of so many generated tokens. The service generates at most
+     * SERVICE_WINDOW_TOKENS beyond that, and parks who is behind. */
+    void (*taken)(struct service *s, uint64_t ticket, uint32_t n_tokens);
     void (*capacity)(struct service *s, struct service_capacity *out);
     /* STATUS_OK if a request could be served now; else why, with status_message(). */
     enum status (*readiness)(struct service *s);

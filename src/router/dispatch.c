@@ -162,6 +162,7 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
     m.resume.n_generated = e->n_ids;
     if (e->n_prompt_rows + 1 >= m.resume.n_prompt)
         m.resume.n_prompt_logprobs = -1; /* they are all here */
+    m.window_tokens = e->now.window_sent = e->window_tokens;
     if (e->deadline_ms)
         m.resume.deadline_ms = (uint64_t)MAX(e->deadline_ms - now_ms, (int64_t)1);
     snprintf(e->now.prefill_node, sizeof e->now.prefill_node, "%s", prefill_node);

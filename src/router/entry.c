@@ -238,20 +238,28 @@ static bool append(struct entry *e, uint32_t id)
     return true;
 }
 
-static void renew_window(struct entry *e)
+static void send_credit(struct entry *e, const struct assignment *a)
 {
-    struct peer_link *link =
-        *e->now.decode_node ? peer_hub_find(e->router->hub, e->now.decode_node) : NULL;
-    struct wire_credit m = {.key = e->request->key, .attempt = e->now.attempt};
+    struct peer_link *link = *a->decode_node ? peer_hub_find(e->router->hub, a->decode_node) : NULL;
+    const struct wire_credit m = {
+        .key = e->request->key, .attempt = a->attempt, .window_tokens = e->window_tokens};
     struct buffer frame = {0};
 
-    if (e->n_ids + WINDOW_TOKENS / 2 < e->window_tokens)
-        return;
-    e->window_tokens += WINDOW_TOKENS;
-    m.window_tokens = e->window_tokens;
     if (link && wire_encode_credit(&frame, &m) == STATUS_OK)
         peer_link_send(link, &frame);
     buffer_deinit(&frame);
+}
+
+void entry_taken(struct entry *e, uint32_t n_tokens)
+{
+    e->n_taken = MAX(e->n_taken, n_tokens);
+    if (e->n_taken + SERVICE_WINDOW_TOKENS < e->window_tokens + SERVICE_WINDOW_TOKENS / 4)
+        return;
+    e->window_tokens = e->n_taken + SERVICE_WINDOW_TOKENS;
+    if (e->state == ENTRY_ASSIGNED)
+        send_credit(e, &e->now);
+    if (e->leaving.attempt)
+        send_credit(e, &e->leaving);
 }
 
 static void inexact(struct entry *e, const char *message)
@@ -594,7 +602,9 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
     if (a == &e->now && e->leaving.attempt && m->n_ids)
         leave(e);
     if (!m->done) {
-        renew_window(e);
+        /* what was said before its node was known may have gone to another */
+        if (m->phase == WIRE_PHASE_ACCEPTED && e->window_tokens > e->now.window_sent)
+            send_credit(e, a);
         if (m->phase == WIRE_PHASE_FIRST_TOKEN)
             release_held(e);
         return;

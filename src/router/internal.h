@@ -8,7 +8,6 @@ enum entry_state { ENTRY_QUEUED, ENTRY_ASSIGNED };
 enum entry_owner { OWNER_PREFILL, OWNER_DECODE };
 
 enum {
-    WINDOW_TOKENS = 1024,
     MAX_FAILURES = 5,
     RETRY_PAUSE_MS = 50,
     MOVE_PAUSE_MS = 500, /* until another try to move a request away from a node that drains */
@@ -29,6 +28,7 @@ struct assignment {
     enum entry_owner owner; /* who would have to give it up, or be lost, for it to be tried again */
     char prefill_node[NODE_ID_BYTES], decode_node[NODE_ID_BYTES];
     uint32_t n_ids_before; /* journalled when it began */
+    uint32_t window_sent;  /* with the request */
     bool opened;           /* decode_node is what the prefill node says, no longer a guess */
     bool first_seen;       /* this attempt's first token is out: the decode node may own it without
                               our knowing */
@@ -66,7 +66,8 @@ struct entry {
     uint32_t n_names;
     uint8_t names_of[REQUEST_DIGEST_BYTES];
     uint32_t n_prompt_rows;
-    uint32_t n_cached, window_tokens;
+    uint32_t n_cached;
+    uint32_t n_taken, window_tokens; /* by the client; that the nodes may generate */
     struct wire_result_batch
         held;            /* what the decode node said before all of the prompt's rows were here */
     uint32_t n_failures; /* of nodes or hand-offs; refusals for want of room do not count */
@@ -126,6 +127,8 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
 void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, int64_t now_ms);
 /* A node is linked: a crash that it was suspected of did not happen if its epoch is the old one. */
 void entry_node_found(struct entry *e, const struct wire_hello *node);
+/* The client has read so much: the nodes may generate more. */
+void entry_taken(struct entry *e, uint32_t n_tokens);
 /* Ends a request that has crashed nodes, once that is proven. False if it was not, yet. */
 bool entry_judge(struct entry *e, int64_t now_ms);
 /* Before an attempt is sent: the next number, and what streams on from a node that drains. */

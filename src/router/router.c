@@ -62,7 +62,7 @@ static enum status submit(struct service *s, struct request *request, struct req
     e->sink = sink;
     e->ticket = r->next_number;
     e->state = ENTRY_QUEUED;
-    e->window_tokens = WINDOW_TOKENS;
+    e->window_tokens = SERVICE_WINDOW_TOKENS;
     e->submitted_ms = e->queued_ms = clock_now_ms();
     if (m->deadline_ms)
         e->deadline_ms = e->submitted_ms + (int64_t)MIN(m->deadline_ms, (uint64_t)INT64_MAX / 2);
@@ -90,6 +90,17 @@ static void cancel(struct service *s, uint64_t ticket)
             entry_cancel_on_nodes(e);
             if (!e->in_result) /* else entry_result() frees it when the sink has returned */
                 entry_end(e, STATUS_CANCELLED, FINISH_NONE, "cancelled by the client");
+            return;
+        }
+}
+
+static void taken(struct service *s, uint64_t ticket, uint32_t n_tokens)
+{
+    struct router *r = (struct router *)s;
+
+    for (struct entry *e = r->first; e; e = e->next)
+        if (e->ticket == ticket && !e->closing) {
+            entry_taken(e, n_tokens);
             return;
         }
 }
@@ -210,6 +221,7 @@ static void drain(struct service *s, void (*idle)(void *context), void *context)
 static const struct service_ops ops = {
     .submit = submit,
     .cancel = cancel,
+    .taken = taken,
     .capacity = capacity,
     .readiness = readiness,
     .liveness = liveness,

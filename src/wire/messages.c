@@ -179,6 +179,8 @@ static json_t *request_json(const struct wire_prefill_request *m, struct buffer 
     json_object_set_new(o, "request_id", json_string(m->request_id ? m->request_id : ""));
     json_object_set_new(o, "reply_to", json_string(m->reply_to));
     json_object_set_new(o, "want_text", json_boolean(m->want_text));
+    if (m->window_tokens)
+        json_object_set_new(o, "window_tokens", json_integer(m->window_tokens));
     json_object_set_new(o, "resume", resume_json(&m->resume, tail));
     return o;
 }
@@ -195,6 +197,7 @@ static enum status read_request(struct wire_reader *r, struct arena *a,
         return STATUS_NO_MEMORY;
     TRY(read_node_id(r, r->root, "reply_to", m->reply_to));
     TRY(read_bool(r, r->root, "want_text", &m->want_text));
+    TRY(read_u32(r, r->root, "window_tokens", false, &m->window_tokens));
     return read_resume(r, a, &m->resume);
 }
 

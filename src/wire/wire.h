@@ -146,6 +146,7 @@ struct wire_prefill_request {
     uint32_t n_decode_targets;
     bool has_decode_targets; /* absent: all of the node's own peers */
     bool want_text;
+    uint32_t window_tokens; /* that may be generated before a credit says more; 0: any number */
 };
 enum status wire_encode_prefill_request(struct buffer *out,
                                         const struct wire_prefill_request *m) WARN_UNUSED;

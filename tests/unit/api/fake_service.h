@@ -17,7 +17,7 @@ struct fake_entry {
 static struct fake {
     struct service base;
     struct fake_entry entries[FAKE_MAX];
-    uint32_t n_submitted, n_cancelled, n_ended;
+    uint32_t n_submitted, n_cancelled, n_ended, n_taken;
     const uint32_t *script;
     uint32_t n_script;
     uint32_t per_event;      /* tokens in one event; 0: 1 */
@@ -75,6 +75,13 @@ static void fake_cancel(struct service *s, uint64_t ticket)
     fake.n_cancelled++;
 }
 
+static void fake_taken(struct service *s, uint64_t ticket, uint32_t n_tokens)
+{
+    assert_non_null(fake.entries[ticket - 1].request);
+    assert_true(n_tokens > 0);
+    fake.n_taken = n_tokens;
+}
+
 static void fake_capacity(struct service *s, struct service_capacity *out)
 {
     *out = (struct service_capacity){
@@ -109,6 +116,7 @@ static void fake_stats(struct service *s, service_stat_visitor *visit, void *con
 static const struct service_ops fake_ops = {
     .submit = fake_submit,
     .cancel = fake_cancel,
+    .taken = fake_taken,
     .capacity = fake_capacity,
     .readiness = fake_readiness,
     .liveness = fake_liveness,

@@ -206,6 +206,71 @@ static void test_preempted_is_undisturbed(void **state)
     close_engine(b);
 }
 
+/* Whoever's window is used up holds no page, and goes on as if nothing had happened once it is
+ * wider. */
+static void test_parked_is_undisturbed(void **state)
+{
+    struct bench *b = *state;
+    struct sequence *s[N_CASES];
+    struct sequence_view v;
+    struct engine_stats stats;
+    struct answer got;
+
+    open_engine(b, 64, TINY_CHUNK);
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        assert_int_equal(sequence_create(b->engine, case_request(i), SEQUENCE_WHOLE, &s[i]),
+                         STATUS_OK);
+        engine_set_window(b->engine, s[i], 1 + 5 * i);
+        engine_submit(b->engine, s[i]);
+    }
+    for (uint32_t window = 1; window < 60; window += 13) {
+        for (uint32_t i = 0; i < N_CASES; i++) {
+            const uint32_t now = MAX(window, 1 + 5 * i);
+            WAIT_FOR(b, s[i], v, v.ended || v.n_generated >= now);
+            assert_true(v.ended || v.n_generated == now);
+        }
+        do { /* the last ones are parked in the next step's plan */
+            engine_get_stats(b->engine, &stats);
+        } while (stats.n_running || stats.n_waiting);
+        assert_int_equal(stats.pages.n_held, 0);
+        for (uint32_t i = 0; i < N_CASES; i++)
+            engine_set_window(b->engine, s[i], window + 13);
+    }
+    assert_true(stats.n_parkings >= N_CASES);
+    engine_set_window(b->engine, s[0], UINT32_MAX);
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        engine_set_window(b->engine, s[i], 1000);
+        take(b, &s[i], &got);
+        assert_memory_equal(&got, &expected[i], sizeof got);
+    }
+    close_engine(b);
+}
+
+/* One that is parked can be cancelled, and has a deadline. */
+static void test_parked_ends(void **state)
+{
+    struct bench *b = *state;
+
+    open_engine(b, 64, TINY_CHUNK);
+    for (int how = 0; how < 2; how++) {
+        struct request *r = case_request(3);
+        struct sequence *s;
+        struct sequence_view v;
+        r->resume.deadline_ms = how ? 300 : 0;
+        assert_int_equal(sequence_create(b->engine, r, SEQUENCE_WHOLE, &s), STATUS_OK);
+        engine_set_window(b->engine, s, 2);
+        engine_submit(b->engine, s);
+        WAIT_FOR(b, s, v, v.n_generated == 2);
+        if (!how)
+            engine_cancel(b->engine, s);
+        WAIT_FOR(b, s, v, v.ended);
+        assert_int_equal(v.status, how ? STATUS_DEADLINE : STATUS_CANCELLED);
+        assert_int_equal(v.n_generated, 2);
+        sequence_destroy(&s);
+    }
+    close_engine(b);
+}
+
 /* A sequence resumed from any of its tokens goes on as if nothing had happened. */
 static void test_resumed_is_undisturbed(void **state)
 {
@@ -437,6 +502,8 @@ int main(void)
         cmocka_unit_test(test_batched_is_alone),
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_preempted_is_undisturbed),
+        cmocka_unit_test(test_parked_is_undisturbed),
+        cmocka_unit_test(test_parked_ends),
         cmocka_unit_test(test_resumed_is_undisturbed),
         cmocka_unit_test(test_split_is_whole),
         cmocka_unit_test(test_kv_bytes),

@@ -675,13 +675,20 @@ static void test_window(void **state)
 
     world_up(&w);
     take_off(&w, &f, (struct wish){.max_tokens = 500});
+    assert_int_equal(f.m->window_tokens, 1024);
     memset(text, 'a', 400);
     text[400] = 0;
     say_tokens(f.p, f.m, WIRE_PHASE_FIRST_TOKEN, 0, "a", false);
     say_tokens(f.d, f.m, WIRE_PHASE_ACCEPTED, 0, "a", false);
     say_tokens(f.d, f.m, WIRE_PHASE_CONTINUATION, 1, text, false);
     WAIT(loop, f.c.n_ids == 401);
-    assert_int_equal(f.d->n_credits, 0);
+    assert_int_equal(f.d->n_credits, 0); /* nobody has read it yet */
+    router_service(w.r)->ops->taken(router_service(w.r), f.c.ticket, 100);
+    turn_some(loop, 10);
+    assert_int_equal(f.d->n_credits, 0); /* not worth a message */
+    router_service(w.r)->ops->taken(router_service(w.r), f.c.ticket, 401);
+    WAIT(loop, f.d->n_credits == 1);
+    assert_int_equal(f.d->last_window, 1425);
     text[98] = 0;
     say_tokens(f.d, f.m, WIRE_PHASE_CONTINUATION, 401, text, false);
     turn_some(loop, 10);
