@@ -86,6 +86,7 @@ struct sequence {
     uint32_t n_names, n_indexed;
     uint32_t *prompt_seen; /* [n_vocab] occurrences in the prompt; NULL unless a penalty is on */
     uint32_t *generated_counts;   /* [n_vocab] */
+    uint32_t prefill_share;       /* rows of prefill that this step's plan gives it */
     uint32_t step_row, step_rows; /* this step's rows */
     bool failed_numerics;
 

@@ -232,6 +232,43 @@ static void plan_rows(struct engine *e, struct sequence *s, uint32_t n)
     p->sequences[p->n_tables++] = s;
 }
 
+/* Rows of prefill that a sequence could use in this step. */
+static uint32_t prefill_left(const struct sequence *s)
+{
+    const uint32_t n = s->n_ids - s->n_computed;
+
+    return n >= 2 && s->n_pages >= kv_pages_of_tokens(s->n_ids) ? n : 0;
+}
+
+/* Half of a step's rows are the oldest prompt's, the rest goes to whoever has least left: a short
+ * prompt does not wait until a long one has been read, nor the other way round. */
+static void share_prefill(struct engine *e, uint32_t budget)
+{
+    struct sequence *oldest = NULL;
+    uint32_t n_waiting = 0;
+
+    for (struct sequence *s = e->running.first; s; s = s->next) {
+        s->prefill_share = 0;
+        n_waiting += prefill_left(s) > 0;
+        if (!oldest && prefill_left(s))
+            oldest = s;
+    }
+    if (!oldest)
+        return;
+    oldest->prefill_share = MIN(prefill_left(oldest), n_waiting > 1 ? (budget + 1) / 2 : budget);
+    budget -= oldest->prefill_share;
+    for (uint32_t i = 1; i < n_waiting && budget; i++) {
+        struct sequence *next = NULL;
+        for (struct sequence *s = e->running.first; s; s = s->next)
+            if (!s->prefill_share && prefill_left(s) &&
+                (!next || prefill_left(s) < prefill_left(next)))
+                next = s;
+        next->prefill_share = MIN(prefill_left(next), budget);
+        budget -= next->prefill_share;
+    }
+    oldest->prefill_share += MIN(prefill_left(oldest) - oldest->prefill_share, budget);
+}
+
 void plan_step(struct engine *e)
 {
     struct step_plan *p = &e->plan;
@@ -257,11 +294,10 @@ restart:
     for (struct sequence *s = e->running.first; s; s = s->next)
         if (s->n_ids - s->n_computed == 1 && s->n_pages >= kv_pages_of_tokens(s->n_ids))
             plan_rows(e, s, 1);
-    uint32_t budget = chunk_budget(e), logit_budget = e->max_logit_rows - e->options.n_slots;
-    for (struct sequence *s = e->running.first; s && budget; s = s->next) {
-        uint32_t n = MIN(s->n_ids - s->n_computed, budget);
-        if (s->n_ids - s->n_computed < 2 || s->n_pages < kv_pages_of_tokens(s->n_ids))
-            continue;
+    share_prefill(e, chunk_budget(e));
+    uint32_t logit_budget = e->max_logit_rows - e->options.n_slots;
+    for (struct sequence *s = e->running.first; s; s = s->next) {
+        uint32_t n = s->prefill_share;
         if (s->prompt_rows.value) { /* every row's logits are wanted */
             n = MIN(n, logit_budget);
             logit_budget -= n;
@@ -270,6 +306,5 @@ restart:
             continue;
         plan_rows(e, s, n);
         p->n_prefill_rows += n;
-        budget -= n;
     }
 }

@@ -63,7 +63,8 @@ static uint32_t order_decode(const struct candidate *prefill, const struct candi
     for (uint32_t i = 0; i < n_decode; i++) {
         const struct candidate *d = &decode[i];
         if (!same_cell(prefill, d) || !could_hold(d, w->n_tokens) || decode_load(d) >= 1 ||
-            d->probation || (w->not_decode && !strcmp(d->node_id, w->not_decode)))
+            d->probation || kv_pages_of_tokens(w->n_reserved) > d->n_free_pages ||
+            (w->not_decode && !strcmp(d->node_id, w->not_decode)))
             continue;
         uint32_t at = n++;
         for (; at > 0 && decode_cost(d, i, n_decode, w) <

@@ -18,16 +18,17 @@ uint32_t collect_candidates(struct router *r, const char *role, struct candidate
         const struct wire_node_stats *s = peer_link_stats(i);
         if (strcmp(h->role, role) || !h->has_model)
             continue;
-        out[n++] = (struct candidate){.node_id = h->node_id,
-                                      .model_digest = h->model_digest,
-                                      .numerics_digest = h->numerics_digest,
-                                      .max_context_tokens = h->max_context_tokens,
-                                      .n_slots = h->n_slots,
-                                      .n_total_pages = h->n_pages,
-                                      .n_running = s->n_running,
-                                      .n_waiting = s->n_waiting,
-                                      .n_free_pages = s->n_free_pages + s->n_cached_pages,
-                                      .draining = s->draining || peer_link_is_leaving(i)};
+        out[n++] = (struct candidate){
+            .node_id = h->node_id,
+            .model_digest = h->model_digest,
+            .numerics_digest = h->numerics_digest,
+            .max_context_tokens = h->max_context_tokens,
+            .n_slots = h->n_slots,
+            .n_total_pages = h->n_pages,
+            .n_running = s->n_running,
+            .n_waiting = s->n_waiting,
+            .n_free_pages = s->n_total_pages ? s->n_free_pages + s->n_cached_pages : UINT32_MAX,
+            .draining = s->draining || peer_link_is_leaving(i)};
     }
     return n;
 }
@@ -37,6 +38,14 @@ static uint32_t n_tokens_of(const struct entry *e)
     const struct resume *r = &e->request->resume;
 
     return r->n_prompt + r->max_tokens;
+}
+
+/* What a decode node reserves when it is asked (docs/WIRE.md, 7). */
+static uint32_t n_reserved_of(const struct entry *e)
+{
+    const struct resume *r = &e->request->resume;
+
+    return r->n_prompt + e->n_ids + MIN(r->max_tokens - e->n_ids, 128u);
 }
 
 static struct candidate *by_id(struct candidate *c, uint32_t n, const char *id)
@@ -230,6 +239,7 @@ static void serve_queue(struct router *r, int64_t now_ms)
         const struct wanted w = {.policy = r->options.policy,
                                  .turn = r->n_sent,
                                  .n_tokens = n_tokens_of(e),
+                                 .n_reserved = n_reserved_of(e),
                                  .n_prompt = e->request->resume.n_prompt,
                                  .max_resumed = entry_is_resumed(e) ? MAX_RESUMED_A_NODE : 0,
                                  .suspect = e->n_crashes > 0,

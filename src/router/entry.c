@@ -167,7 +167,8 @@ static void queue_again(struct entry *e, bool waits_on)
     struct router *r = e->router;
     const int64_t now_ms = clock_now_ms();
 
-    e->not_before_ms = now_ms + RETRY_PAUSE_MS;
+    e->not_before_ms =
+        now_ms + MIN(RETRY_PAUSE_MS << MIN(e->n_refusals, 8u), (int)REFUSED_PAUSE_MAX_MS);
     if (!waits_on) /* what nobody has room for waits no longer for being asked again */
         e->queued_ms = now_ms;
     e->now = (struct assignment){0};
@@ -194,7 +195,10 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
     }
     snprintf(e->last_message, sizeof e->last_message, "%s", message);
     e->last_error = reason;
-    e->n_failures += !full;
+    const bool progressed = e->n_ids > e->now.n_ids_before;
+    if (!full)
+        e->n_failures = progressed ? 1 : e->n_failures + 1;
+    e->n_refusals = full && !progressed ? e->n_refusals + 1 : 0;
     entry_cancel_on_nodes(e);
     if (e->n_failures >= MAX_FAILURES) {
         char last[sizeof e->last_message];
@@ -207,7 +211,8 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
     else
         r->n_retries++;
     metric_add(full ? r->metrics.n_requeued : r->metrics.n_retries, 1);
-    log_event(LOG_WARN, full ? "request queued again" : "request resumed elsewhere",
+    log_event(full && e->n_refusals > 1 ? LOG_DEBUG : LOG_WARN,
+              full ? "request queued again" : "request resumed elsewhere",
               "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q, label(e), e->now.attempt,
               status_code(reason), e->n_ids, log_quote(e->last_message));
     queue_again(e, full && !e->now.first_seen);
@@ -432,15 +437,33 @@ static const char *owner_of(const struct assignment *a)
     return a->owner == OWNER_PREFILL ? a->prefill_node : a->decode_node;
 }
 
-static void count_crash(struct entry *e, const struct wire_hello *node, int64_t now_ms)
+/* alone: no other request could have been the cause. */
+static void count_crash(struct entry *e, const struct wire_hello *node, bool alone, int64_t now_ms)
 {
+    for (uint32_t i = 0; i < e->n_crashes; i++)
+        if (e->crashes[i].epoch == node->epoch && !strcmp(e->crashes[i].node_id, node->node_id))
+            return;
     if (e->n_crashes == ARRAY_LENGTH(e->crashes))
         return; /* one more failure ends it anyway */
     struct crash *c = &e->crashes[e->n_crashes++];
     *c = (struct crash){.epoch = node->epoch};
     snprintf(c->node_id, sizeof c->node_id, "%s", node->node_id);
-    if (e->now.probation && e->n_crashes > 1) /* it was nobody else's doing */
+    if (alone && e->n_crashes > 1)
         e->verdict_by_ms = now_ms + VERDICT_MS;
+}
+
+/* The decode node died while pages were on their way to it. The prefill node, which owns the
+ * request, says so as well; which of the two is heard first is chance. */
+static void count_death_at_import(struct entry *e, const struct wire_hello *node, int64_t now_ms)
+{
+    if (!strcmp(e->lost_at_import, node->node_id)) {
+        *e->lost_at_import = 0;
+        count_crash(e, node, e->lost_alone, now_ms);
+        e->now.probation = e->state == ENTRY_ASSIGNED; /* if it is under way again already */
+    } else if (e->state == ENTRY_ASSIGNED && e->now.owner == OWNER_PREFILL && e->now.opened &&
+               !strcmp(e->now.decode_node, node->node_id)) {
+        count_crash(e, node, e->now.probation, now_ms);
+    }
 }
 
 bool entry_judge(struct entry *e, int64_t now_ms)
@@ -468,6 +491,8 @@ void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, 
 
     if (e->leaving.attempt && !strcmp(owner_of(&e->leaving), node->node_id))
         e->leaving = (struct assignment){0}; /* what it still had to say, the newer attempt says */
+    if (died && !e->leaving.attempt && !e->ended_by_ids)
+        count_death_at_import(e, node, now_ms);
     if (e->state != ENTRY_ASSIGNED)
         return;
     if (strcmp(owner_of(&e->now), node->node_id)) {
@@ -475,7 +500,7 @@ void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, 
         return;
     }
     if (died && !e->leaving.attempt && !e->ended_by_ids)
-        count_crash(e, node, now_ms);
+        count_crash(e, node, e->now.probation, now_ms);
     snprintf(message, sizeof message, "the link to %s was lost", node->node_id);
     entry_retry(e, STATUS_PEER_LOST, message);
 }
@@ -507,6 +532,11 @@ static void attempt_failed(struct entry *e, struct assignment *a, const char *no
     if (a->owner == OWNER_DECODE && !strcmp(node_id, a->prefill_node) &&
         strcmp(node_id, a->decode_node))
         return; /* it is no longer the prefill node's to fail */
+    if (m->error == STATUS_PEER_LOST && a == &e->now && a->owner == OWNER_PREFILL && a->opened &&
+        peer_hub_find(e->router->hub, a->decode_node)) { /* else it has been counted */
+        snprintf(e->lost_at_import, sizeof e->lost_at_import, "%s", a->decode_node);
+        e->lost_alone = a->probation;
+    }
     if (a == &e->leaving) {
         e->leaving = (struct assignment){0};
     } else if (worth_retrying(m->error) || e->leaving.attempt) {

@@ -10,6 +10,7 @@ enum entry_owner { OWNER_PREFILL, OWNER_DECODE };
 enum {
     MAX_FAILURES = 5,
     RETRY_PAUSE_MS = 50,
+    REFUSED_PAUSE_MAX_MS = 1000, /* the pause doubles while there is no room */
     MOVE_PAUSE_MS = 500, /* until another try to move a request away from a node that drains */
     TICK_MS = 50,
     RESTART_PATIENCE_MS = 5000,
@@ -70,9 +71,14 @@ struct entry {
     uint32_t n_taken, window_tokens; /* by the client; that the nodes may generate */
     struct wire_result_batch
         held;            /* what the decode node said before all of the prompt's rows were here */
-    uint32_t n_failures; /* of nodes or hand-offs; refusals for want of room do not count */
+    uint32_t n_failures; /* of nodes or hand-offs since a token was made; refusals for want of room
+                            do not count */
+    uint32_t n_refusals; /* one after the other */
     struct crash crashes[MAX_FAILURES]; /* of nodes that owned it */
     uint32_t n_crashes;
+    char lost_at_import[NODE_ID_BYTES]; /* whose loss its prefill node reported; its death may not
+                                           have been noticed here yet */
+    bool lost_alone;                    /* and whether it was on probation there */
     int64_t verdict_by_ms; /* it seems to crash nodes: it waits until its crashes are proven or
                               explained, or taken for proven; 0: it does not */
     enum status last_error;

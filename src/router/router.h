@@ -55,10 +55,11 @@ struct candidate {
     uint32_t n_slots, n_total_pages;
     uint32_t n_assigned;        /* requests that this router has given it */
     uint64_t n_assigned_tokens; /* their prompt tokens still to be prefilled, or tokens held */
-    uint32_t n_running, n_waiting, n_free_pages; /* as it last said */
-    uint32_t n_prefix_tokens;                    /* of the request at hand, that its cache holds */
-    uint32_t n_resumed; /* of the assigned ones, those that were prefilled before */
-    bool probation;     /* it has a request that is suspected of crashing nodes */
+    uint32_t n_running, n_waiting;
+    uint32_t n_free_pages;    /* cached ones included; as it last said, UINT32_MAX: nothing yet */
+    uint32_t n_prefix_tokens; /* of the request at hand, that its cache holds */
+    uint32_t n_resumed;       /* of the assigned ones, those that were prefilled before */
+    bool probation;           /* it has a request that is suspected of crashing nodes */
     bool draining;
 };
 /* What is to be served. */
@@ -66,6 +67,7 @@ struct wanted {
     enum router_policy policy;
     uint32_t turn;          /* ROUND_ROBIN: how many were served before */
     uint32_t n_tokens;      /* prompt and answer */
+    uint32_t n_reserved;    /* of them, those that a decode node makes room for at once */
     uint32_t n_prompt;      /* what a prefill node without a prefix of it computes */
     uint32_t max_resumed;   /* 0: not a resumed one; else nodes with so many of them are passed over
                              */

@@ -173,6 +173,37 @@ static void test_second_crash_ends_it(void **state)
     world_down(&w);
 }
 
+/* It dies of the pages' arrival; who is heard first, prefill node or broken link, is chance. */
+static void test_crash_at_import(void **state)
+{
+    for (int order = 0; order < 4; order++) {
+        struct world w;
+        struct flight f;
+        struct fake_node *p, *d;
+
+        world_up(&w);
+        take_off(&w, &f, (struct wish){0});
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct wire_prefill_request *m = request_at(&w, i + 1, &p);
+            const bool link_first = order >> i & 1;
+            d = decode_named(&w, m->decode_targets[0]);
+            say_opened(p, m, m->decode_targets[0]);
+            turn_some(loop, 5);
+            if (link_first)
+                crash_node(&w, d);
+            say_failed(p, m, STATUS_PEER_LOST);
+            turn_some(loop, 5);
+            if (!link_first)
+                crash_node(&w, d);
+            restart_node(&w, d);
+        }
+        WAIT(loop, f.c.n_ended);
+        assert_int_equal(f.c.status, STATUS_REQUEST_CRASHED_NODES);
+        assert_int_equal(w.p[0].n_asked + w.p[1].n_asked, 2);
+        world_down(&w);
+    }
+}
+
 /* Two links cut one after the other are no crashes. */
 static void test_cut_links_are_forgiven(void **state)
 {
@@ -244,6 +275,7 @@ int main(void)
         cmocka_unit_test(test_move_fails),
         cmocka_unit_test(test_move_and_the_old_node_ends),
         cmocka_unit_test(test_second_crash_ends_it),
+        cmocka_unit_test(test_crash_at_import),
         cmocka_unit_test(test_cut_links_are_forgiven),
         cmocka_unit_test(test_bystanders_survive),
     };

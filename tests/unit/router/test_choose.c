@@ -20,7 +20,8 @@ static struct candidate node(const char *id)
                               .numerics_digest = numerics_a,
                               .max_context_tokens = 2048,
                               .n_slots = 4,
-                              .n_total_pages = 64};
+                              .n_total_pages = 64,
+                              .n_free_pages = UINT32_MAX};
 }
 
 static uint32_t order[8], n_order;
