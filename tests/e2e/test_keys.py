@@ -85,7 +85,7 @@ def test_keys_are_read_again(keys):
         def hup(line):
             n = len(server.lines)
             server.process.send_signal(signal.SIGHUP)
-            wait_until(lambda: any(line in l for l in server.lines[n:]), line, 20)
+            wait_until(lambda: any(line in l for l in server.lines[n:]), line)
 
         assert [status(k) for k in ("alpha", "beta", "fixed", "nobody", "", "alph", "alphaa")] == [200] * 3 + [401] * 4
         assert server.request("GET", "/v1/models", None, {"x-api-key": "alpha"})[0] == 200
@@ -228,11 +228,11 @@ def test_https(certificates, hybrid):
         for name, to in (("crt", live_cert), ("key", live_key)):
             to.write_bytes((two / f"http.{name}").read_bytes())
         server.process.send_signal(signal.SIGHUP)
-        server.wait_line("keys and certificates read again", 20)
+        server.wait_line("keys and certificates read again")
         assert https(server, "GET", "/health", ca=two / "ca.crt")[0] == 200
         live_key.write_text("nonsense")
         server.process.send_signal(signal.SIGHUP)
-        server.wait_line("not read again", 20)
+        server.wait_line("not read again")
         assert https(server, "GET", "/health", ca=two / "ca.crt")[0] == 200
     finally:
         server.stop()
@@ -258,7 +258,7 @@ def test_https_leaves_nothing(certificates):
             else:
                 s.sendall(b"\x16\x03\x01\x02\x00\x01"[:i % 7])
             s.close()
-        wait_until(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= files, "sockets are closed", 20)
+        wait_until(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= files, "sockets are closed")
         assert https(server, "GET", "/health", ca=one / "ca.crt")[0] == 200
     finally:
         server.stop()
@@ -291,7 +291,7 @@ def test_admin(keys):
         answers = []
         thread = threading.Thread(target=lambda: answers.append(ask(server, "alpha", "Once", 200)))
         thread.start()
-        wait_until(lambda: json.loads(at(admin, server, "GET", "/admin/drain")[2])["running"] == 1, "it runs", 60)
+        wait_until(lambda: json.loads(at(admin, server, "GET", "/admin/drain")[2])["running"] == 1, "it runs")
         status, _, data = at(admin, server, "POST", "/admin/drain")
         assert status == 202 and json.loads(data) == {"draining": True, "running": 1, "waiting": 0}
         assert at(admin, server, "GET", "/health")[0] == 503

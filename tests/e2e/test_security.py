@@ -163,10 +163,10 @@ class Refusal:
     def __exit__(self, kind, *_):
         if kind:
             return
-        wait_until(lambda: refusals(self.server, self.reason) > self.before, f"a refusal {self.reason}: {self.server.tail()}", 20)
+        wait_until(lambda: refusals(self.server, self.reason) > self.before, f"a refusal {self.reason}: {self.server.tail()}")
         wait_until(lambda: any(re.search(f"msg=\"?link refused\"? .*reason={self.reason}", line)
-                               for line in self.server.lines[self.n_lines:]), f"a line with {self.reason}: {self.server.tail()}", 20)
-        wait_until(lambda: n_files(self.server) <= self.files, "sockets are closed", 20)
+                               for line in self.server.lines[self.n_lines:]), f"a line with {self.reason}: {self.server.tail()}")
+        wait_until(lambda: n_files(self.server) <= self.files, "sockets are closed")
 
 
 @pytest.mark.parametrize("which", ["decode", "prefill"])
@@ -263,7 +263,7 @@ def test_slow_and_broken_handshakes(secure, certificates):
     secure.post(CHAT, chat("Hello", GREEDY, False, 4))
     for s in silent:
         s.close()
-    wait_until(lambda: n_files(node) <= before, "sockets are closed", 20)
+    wait_until(lambda: n_files(node) <= before, "sockets are closed")
 
 
 def test_plain_links_hear_why(hybrid_server):
@@ -298,12 +298,12 @@ def test_other_certificates_without_a_restart(certificates, tmp_path):
         assert answers("house") and not answers("impostor")
         (live / "decode-0.key").write_text("nonsense")
         decode.process.send_signal(signal.SIGHUP)
-        decode.wait_line("not read again", 20)
+        decode.wait_line("not read again")
         assert answers("house")
         for name in ("ca.crt", "decode-0.crt", "decode-0.key"):
             shutil.copy(certificates / "impostor" / name, live / name)
         decode.process.send_signal(signal.SIGHUP)
-        decode.wait_line("certificates read again", 20)
+        decode.wait_line("certificates read again")
         assert answers("impostor") and not answers("house")
     finally:
         decode.stop()
