@@ -57,11 +57,15 @@ static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, floa
         k_scale_min(p + 4, j, &sc, &mn);
         d[j] = scale * (float)sc;
         m[j] = -(min * (float)mn);
-        for (int i = 0; i < 32; i++) {
-            int nibble = j & 1 ? qs[32 * (j / 2) + i] >> 4 : qs[32 * (j / 2) + i] & 15;
-            w[32 * j + i] = (int16_t)(five ? nibble | (high[i] >> j & 1) << 4 : nibble);
-        }
     }
+    for (int j = 0; j < 8; j += 2, qs += 32)
+        for (int i = 0; i < 32; i++) {
+            w[32 * j + i] = qs[i] & 15;
+            w[32 * j + 32 + i] = qs[i] >> 4;
+        }
+    for (int j = 0; five && j < 8; j++)
+        for (int i = 0; i < 32; i++)
+            w[32 * j + i] = (int16_t)(w[32 * j + i] | (high[i] >> j & 1) << 4);
     return finite(scale) && finite(min);
 }
 
@@ -72,12 +76,14 @@ static bool decode_q6_k(const uint8_t *p, int16_t *w, float *d)
 
     for (int half = 0; half < 2; half++) {
         const uint8_t *low = p + 64 * half, *high = p + 128 + 32 * half;
-        for (int e = 0; e < 128; e++) {
-            int l = e & 31, quarter = e >> 5;
-            int nibble =
-                quarter < 2 ? low[l + 32 * quarter] & 15 : low[l + 32 * (quarter - 2)] >> 4;
-            w[128 * half + e] = (int16_t)((nibble | (high[l] >> (2 * quarter) & 3) << 4) - 32);
+        int16_t *to = w + 128 * half;
+        for (int l = 0; l < 64; l++) {
+            to[l] = low[l] & 15;
+            to[l + 64] = low[l] >> 4;
         }
+        for (int quarter = 0; quarter < 4; quarter++, to += 32)
+            for (int l = 0; l < 32; l++)
+                to[l] = (int16_t)((to[l] | (high[l] >> (2 * quarter) & 3) << 4) - 32);
     }
     for (int j = 0; j < 16; j++)
         d[j] = scale * (float)sc[j];
@@ -97,15 +103,16 @@ static bool decode_float_block(const uint8_t *p, bool bf16, uint32_t n, int16_t 
     if (largest >= 0x7F800000u)
         return false;
     /* The exponent of a denormal too: scaling up first is exact. */
-    double value = (double)bits_float(largest), s = 1;
+    double value = (double)bits_float(largest), s = 1, inverse = 1;
     if (largest) {
         uint64_t u;
         memcpy(&u, &value, sizeof u);
         u = ((u >> 52) - 12) << 52; /* 2^(e - 12): a double has no denormals here */
         memcpy(&s, &u, sizeof s);
+        inverse = 1 / s; /* a power of two, too */
     }
     for (uint32_t i = 0; i < BLOCK; i++) {
-        double q = (double)x[i] / s + 0x1.8p52; /* to nearest even */
+        double q = (double)x[i] * inverse + 0x1.8p52; /* to nearest even */
         w[i] = (int16_t)(q - 0x1.8p52);
     }
     *d = (float)s;

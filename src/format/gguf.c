@@ -424,3 +424,14 @@ void gguf_release(struct gguf **pg)
     free(g->path);
     free(g);
 }
+
+void gguf_forget(const struct gguf *g, const void *data, uint64_t n_bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)(data ? data : g->map), end = begin + (data ? n_bytes : g->size);
+
+    begin = (begin + page - 1) / page * page; /* a page's other bytes may be somebody else's */
+    end = end / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+}

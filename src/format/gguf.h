@@ -22,6 +22,9 @@ struct gguf *gguf_acquire(struct gguf *g);
 void gguf_release(struct gguf **g);
 const char *gguf_path(const struct gguf *g);
 uint64_t gguf_file_bytes(const struct gguf *g);
+/* These bytes of the file may leave this process's memory: what was packed is not kept twice.
+ * Whoever reads them again gets them from the file. data NULL: the whole file. Threads: any. */
+void gguf_forget(const struct gguf *g, const void *data, uint64_t n_bytes);
 uint32_t gguf_version(const struct gguf *g);
 
 /* A string of the file: not NUL-terminated. */

@@ -62,6 +62,7 @@ static enum status bind_linear(struct model *m, const char *prefix, uint32_t k, 
     snprintf(name, sizeof name, "%s.weight", prefix);
     TRY(find(m, name, k, n, true, &t));
     TRY(compute_matrix_create(m->compute, name, t->type, t->data, n, k, &out->matrix));
+    gguf_forget(m->file, t->data, t->n_bytes);
     m->packed_bytes += compute_matrix_bytes(out->matrix);
     snprintf(name, sizeof name, "%s.bias", prefix);
     return bind_vector(m, name, n, false, &out->bias);

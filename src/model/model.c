@@ -186,6 +186,7 @@ enum status model_load(struct gguf *file, struct compute *compute, uint32_t max_
         pthread_join(thread, NULL);
     else
         digest_main(&digesting);
+    gguf_forget(file, NULL, 0); /* the digest read what had been packed, too */
     if (status == STATUS_OK && !digesting.done)
         status = fail(STATUS_NO_MEMORY, "no memory for the digest of the model");
     if (status != STATUS_OK) {

@@ -38,36 +38,51 @@ static void put_scales(uint8_t *to, const float *from, size_t stride, bool half)
 {
     for (int o = 0; o < PANEL; o++) {
         float x = from[o * stride];
-        uint16_t h = half ? float_to_half(x) : 0;
+        uint16_t h = (uint16_t)_cvtss_sh(x, 0); /* exact where it is used: the file has f16 */
         memcpy(to + o * (half ? 2 : 4), half ? (void *)&h : (void *)&x, half ? 2 : 4);
     }
 }
 
-/* Nibbles of 4-, 5- and 6-bit weights, the two groups of a byte together. */
+/* An output's 32 integers, with the offset back, as bytes. */
+static __m256i as_bytes(const int16_t *w, int32_t offset)
+{
+    const __m256i *from = (const __m256i *)w;
+    __m256i add = _mm256_set1_epi8((char)offset);
+    __m256i v = _mm256_packs_epi16(_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1));
+
+    return _mm256_add_epi8(_mm256_permute4x64_epi64(v, 0xD8), add);
+}
+
+/* Nibbles of 4-, 5- and 6-bit weights, the two groups of a byte together: of each 8 values those of
+ * the upper four come to lie above those of the lower four. */
 static void put_nibbles(const int16_t *w, uint32_t stride, int32_t offset, uint8_t *to)
 {
-    for (uint32_t o = 0; o < PANEL; o++, w += stride)
+    for (uint32_t o = 0; o < PANEL; o++, w += stride) {
+        __m256i v = _mm256_and_si256(as_bytes(w, offset), _mm256_set1_epi8(15));
+        _Alignas(32) uint32_t both[8];
+        _mm256_store_si256((__m256i *)both, _mm256_or_si256(v, _mm256_srli_epi64(v, 28)));
         for (uint32_t j = 0; j < 4; j++)
-            for (uint32_t i = 0; i < 4; i++) {
-                uint32_t low = (uint32_t)(w[8 * j + i] + offset),
-                         high = (uint32_t)(w[8 * j + 4 + i] + offset);
-                to[j * 4 * PANEL + o * 4 + i] = (uint8_t)((low & 15) | (high & 15) << 4);
-            }
+            memcpy(to + j * 4 * PANEL + o * 4, &both[2 * j], 4);
+    }
 }
 
 static void put_upper_bits(enum weight_form form, const int16_t *w, uint32_t stride, int32_t offset,
                            uint8_t *to)
 {
-    memset(to, 0, (form == WEIGHT_U5 ? 4 : 8) * PANEL);
-    for (uint32_t o = 0; o < PANEL; o++)
-        for (uint32_t k = 0; k < BLOCK; k++) {
-            uint32_t g = k / 4, at = o * 4 + k % 4,
-                     u = (uint32_t)(w[(size_t)o * stride + k] + offset) >> 4;
-            if (form == WEIGHT_U5)
-                to[at] |= (uint8_t)(u << g);
-            else
-                to[g / 4 * 4 * PANEL + at] |= (uint8_t)(u << 2 * (g & 3));
+    for (uint32_t o = 0; o < PANEL; o++, w += stride) {
+        __m256i v = _mm256_srli_epi16(as_bytes(w, offset), 4);
+        _Alignas(32) uint32_t u[8], both[2];
+        _mm256_store_si256((__m256i *)u, _mm256_and_si256(v, _mm256_set1_epi8(3)));
+        if (form == WEIGHT_U5) {
+            both[0] = u[0] | u[1] << 1 | u[2] << 2 | u[3] << 3 | u[4] << 4 | u[5] << 5 | u[6] << 6 |
+                      u[7] << 7;
+        } else {
+            both[0] = u[0] | u[1] << 2 | u[2] << 4 | u[3] << 6;
+            both[1] = u[4] | u[5] << 2 | u[6] << 4 | u[7] << 6;
+            memcpy(to + 4 * PANEL + o * 4, &both[1], 4);
         }
+        memcpy(to + o * 4, &both[0], 4);
+    }
 }
 
 static void put_integers(enum weight_form form, const int16_t *w, uint32_t stride, int32_t offset,
@@ -80,10 +95,12 @@ static void put_integers(enum weight_form form, const int16_t *w, uint32_t strid
         return;
     }
     if (form == WEIGHT_S8) {
-        for (uint32_t o = 0; o < PANEL; o++)
-            for (uint32_t k = 0; k < BLOCK; k++)
-                to[k / 4 * 4 * PANEL + o * 4 + k % 4] =
-                    (uint8_t)(w[(size_t)o * stride + k] + S8_OFFSET);
+        for (uint32_t o = 0; o < PANEL; o++) {
+            _Alignas(32) uint32_t groups[8];
+            _mm256_store_si256((__m256i *)groups, as_bytes(w + (size_t)o * stride, S8_OFFSET));
+            for (uint32_t g = 0; g < 8; g++)
+                memcpy(to + g * 4 * PANEL + o * 4, &groups[g], 4);
+        }
         return;
     }
     put_nibbles(w, stride, offset, to);
