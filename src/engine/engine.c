@@ -388,6 +388,28 @@ static int64_t thread_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* What the next chunk is sized by. */
+static void measure_speed(struct engine *e, double step_ms)
+{
+    const struct step_plan *p = &e->plan;
+    const double old = e->decode_step_ms;
+
+    if (step_ms <= 0)
+        return;
+    if (p->n_prefill_rows == 0) {
+        /* down at once, up slowly: a step that others on this machine held up says little */
+        e->decode_step_ms = old <= 0 || step_ms < old ? step_ms : 0.9 * old + 0.1 * step_ms;
+        return;
+    }
+    if (p->n_prefill_rows < 16)
+        return;
+    /* the answers' rows would have taken their time without the chunk too */
+    const double waiting_ms = p->n_rows > p->n_prefill_rows ? old : 0;
+    const double rate = p->n_prefill_rows / MAX(step_ms - waiting_ms, 0.25 * step_ms);
+    e->prefill_rows_per_ms =
+        e->prefill_rows_per_ms > 0 ? 0.7 * e->prefill_rows_per_ms + 0.3 * rate : rate;
+}
+
 static void run_step(struct engine *e)
 {
     struct step_plan *p = &e->plan;
@@ -414,11 +436,7 @@ static void run_step(struct engine *e)
     const uint8_t *bad = model_bad_rows(e->options.model);
     char message[256];
 
-    if (p->n_prefill_rows >= 16 && step_ms > 0) {
-        const double rate = p->n_rows / step_ms;
-        e->prefill_rows_per_ms =
-            e->prefill_rows_per_ms > 0 ? 0.7 * e->prefill_rows_per_ms + 0.3 * rate : rate;
-    }
+    measure_speed(e, step_ms);
     e->live.n_steps++;
     e->live.model_ns += (uint64_t)step_ns;
     e->model_cpu_ns = thread_ns() - start_cpu_ns;

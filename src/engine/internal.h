@@ -158,6 +158,7 @@ struct engine {
     uint32_t max_logit_rows;
     uint64_t next_serial;
     double prefill_rows_per_ms; /* measured; 0 before the first chunk */
+    double decode_step_ms;      /* of steps without prefill, measured; 0 before the first */
     int64_t model_cpu_ns;       /* of this thread, in the last step's model */
 
     struct mailbox commands, news;

@@ -198,14 +198,21 @@ static void park_spent(struct engine *e)
     }
 }
 
-static uint32_t chunk_budget(const struct engine *e)
+/* A step with a chunk in it takes at most so many times one without, so that those who are being
+ * answered hardly notice that somebody's prompt is read. */
+#define SLOWER_BY_A_CHUNK 1.75
+
+/* Rows of prefill for a step that has n_decode rows of answers in it. */
+static uint32_t chunk_budget(const struct engine *e, uint32_t n_decode)
 {
     const struct engine_options *o = &e->options;
-    double n;
+    double n, target_ms = o->target_step_ms;
 
     if (o->fixed_chunk_tokens)
         return MIN(o->fixed_chunk_tokens, o->max_chunk_tokens);
-    n = e->prefill_rows_per_ms > 0 ? e->prefill_rows_per_ms * o->target_step_ms : 64;
+    if (n_decode && e->decode_step_ms > 0)
+        target_ms = MIN(target_ms, (SLOWER_BY_A_CHUNK - 1) * e->decode_step_ms);
+    n = e->prefill_rows_per_ms > 0 ? e->prefill_rows_per_ms * target_ms : 64;
     n = MAX(16.0, MIN(n, (double)o->max_chunk_tokens));
     return MIN((uint32_t)n / 16 * 16, o->max_chunk_tokens);
 }
@@ -294,7 +301,7 @@ restart:
     for (struct sequence *s = e->running.first; s; s = s->next)
         if (s->n_ids - s->n_computed == 1 && s->n_pages >= kv_pages_of_tokens(s->n_ids))
             plan_rows(e, s, 1);
-    share_prefill(e, chunk_budget(e));
+    share_prefill(e, chunk_budget(e, p->n_rows));
     uint32_t logit_budget = e->max_logit_rows - e->options.n_slots;
     for (struct sequence *s = e->running.first; s; s = s->next) {
         uint32_t n = s->prefill_share;
