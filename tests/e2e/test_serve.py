@@ -62,6 +62,21 @@ def test_other_commands_name_what_is_wrong():
         assert r.returncode == code and word in r.stderr and not r.stdout, (arguments, r.stderr)
 
 
+def test_bench_gives_the_limit_beside_the_figure():
+    r = subprocess.run([BIN, "bench", "-m", MODEL, "-t", "1", "-p", "16", "-n", "4", "-np", "1,2", "-r", "1", "--engine", "-o", "json"],
+                       capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0, r.stderr
+    rows = {row["test"]: row for row in json.loads(r.stdout)}
+    assert list(rows) == ["pp16", "tg4", "tg4 x 2", "engine tg4", "engine tg4 x 2"]
+    assert rows["pp16"]["unit"] == "GOPS"
+    for name, row in rows.items():
+        assert row["tokens_per_second"] > 0
+        if name.startswith("engine"):
+            assert 0 < row["engine_share"] < 1
+        else:
+            assert row["limit"] > 0 and 0 < row["of_limit"] < 3
+
+
 def test_server_name_is_serve():
     name = os.path.join(os.path.dirname(BIN), "baton-server")
     r = subprocess.run([name, "--check-config", "-m", MODEL, "--port", "1234"], capture_output=True, text=True)

@@ -265,6 +265,11 @@ static void test_tensors(void **state)
     assert_int_equal(gguf_find_tensor(g, "c")->n_bytes, 12);
     assert_null(gguf_find_tensor(g, "d"));
     assert_null(gguf_tensor_at(g, 3));
+    /* What was forgotten is read again from the file. */
+    t = gguf_find_tensor(g, "b.weight");
+    gguf_forget(g, t->data, t->n_bytes);
+    gguf_forget(g, NULL, 0);
+    assert_int_equal(((const unsigned char *)t->data)[59], 59);
     gguf_release(&g);
 }
 
