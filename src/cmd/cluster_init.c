@@ -233,7 +233,8 @@ static enum status carry_out(const char *what, struct authority *a, const struct
 
 int cmd_cluster(int argc, char **argv)
 {
-    struct cluster_options o = {.name = "baton", .days = 825};
+    /* static: what flags are given as is kept to the process's end */
+    static struct cluster_options o = {.name = "baton", .days = 825};
     const char *rest[64];
     uint32_t n_rest = 0;
     enum status status = flags_parse(flags, ARRAY_LENGTH(flags), argc, argv, &o, NULL, rest,

@@ -190,7 +190,9 @@ static enum status work_out(struct serve_options *o)
 
 enum status serve_options_parse(int argc, char **argv, struct serve_options *out)
 {
-    struct serve_options o = {
+    static struct serve_options o; /* what it points at is kept to the process's end */
+
+    o = (struct serve_options){
         .n_slots = 16,
         .host = "127.0.0.1",
         .port = -1,
