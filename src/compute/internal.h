@@ -281,6 +281,7 @@ struct op {
             uint64_t row_bytes;
         } embed;
         struct {
+            void (*row)(struct worker *w, struct op *op, uint32_t i);
             const float *weight;
             float epsilon;
             enum compute_gate kind;

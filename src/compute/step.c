@@ -128,7 +128,7 @@ static void quantise(struct worker *w, struct op *op, uint32_t i, const float *x
         refuse(w, op, i);
 }
 
-static void run_norm(struct worker *w, struct op *op, uint32_t i)
+static void norm_row(struct worker *w, struct op *op, uint32_t i)
 {
     float *y = w->scratch;
 
@@ -139,12 +139,12 @@ static void run_norm(struct worker *w, struct op *op, uint32_t i)
         refuse(w, op, i);
 }
 
-static void run_activate(struct worker *w, struct op *op, uint32_t i)
+static void activate_row(struct worker *w, struct op *op, uint32_t i)
 {
     quantise(w, op, i, op->in + (size_t)i * op->k);
 }
 
-static void run_gated(struct worker *w, struct op *op, uint32_t i)
+static void gated_row(struct worker *w, struct op *op, uint32_t i)
 {
     float *y = w->scratch;
 
@@ -153,13 +153,23 @@ static void run_gated(struct worker *w, struct op *op, uint32_t i)
     quantise(w, op, i, y);
 }
 
+/* Rows of a tile share cache lines: one worker has them all. */
+static void run_fill(struct worker *w, struct op *op, uint32_t task)
+{
+    uint32_t tile = w->c->ops.tile;
+
+    for (uint32_t i = task * tile; i < MIN((task + 1) * tile, op->n); i++)
+        op->u.fill.row(w, op, i);
+}
+
 static struct op *enqueue_fill(struct compute *c,
-                               void (*run)(struct worker *, struct op *, uint32_t), const float *x,
+                               void (*row)(struct worker *, struct op *, uint32_t), const float *x,
                                const uint32_t *rows, uint32_t n, struct compute_acts *out)
 {
-    struct op *op = enqueue(c, run, n);
+    struct op *op = enqueue(c, run_fill, (n + c->ops.tile - 1) / c->ops.tile);
 
     need_scratch(c, (uint64_t)out->k * 4);
+    op->u.fill.row = row;
     op->in = x;
     op->rows = rows;
     op->n = n;
@@ -172,7 +182,7 @@ static struct op *enqueue_fill(struct compute *c,
 void compute_norm(struct compute *c, const float *x, const float *weight, float epsilon,
                   const uint32_t *rows, uint32_t n, struct compute_acts *out)
 {
-    struct op *op = enqueue_fill(c, run_norm, x, rows, n, out);
+    struct op *op = enqueue_fill(c, norm_row, x, rows, n, out);
 
     op->u.fill.weight = weight;
     op->u.fill.epsilon = epsilon;
@@ -181,13 +191,13 @@ void compute_norm(struct compute *c, const float *x, const float *weight, float 
 void compute_activate(struct compute *c, const float *x, const uint32_t *rows, uint32_t n,
                       struct compute_acts *out)
 {
-    enqueue_fill(c, run_activate, x, rows, n, out);
+    enqueue_fill(c, activate_row, x, rows, n, out);
 }
 
 void compute_gated(struct compute *c, enum compute_gate kind, const float *gate, const float *up,
                    const uint32_t *rows, uint32_t n, struct compute_acts *out)
 {
-    struct op *op = enqueue_fill(c, run_gated, gate, rows, n, out);
+    struct op *op = enqueue_fill(c, gated_row, gate, rows, n, out);
 
     op->in2 = up;
     op->u.fill.kind = kind;
@@ -231,7 +241,9 @@ static void split_matmul(const struct compute *c, struct op *op)
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++)
         n_panels += op->u.matmul.products[i].matrix->n_panels;
     uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
-    uint32_t wanted = c->n_threads == 1 ? 1 : (c->n_threads * 6 + strips - 1) / strips;
+    /* many rows make a panel long: small tasks, or the last one would keep everybody waiting */
+    uint32_t each = op->n >= 4 * tile ? 20 : 6;
+    uint32_t wanted = c->n_threads == 1 ? 1 : (c->n_threads * each + strips - 1) / strips;
     uint32_t panels = MAX(1, n_panels / wanted);
     op->u.matmul.panels_a_task = (panels + 1) / 2 * 2;
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
