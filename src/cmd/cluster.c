@@ -243,8 +243,10 @@ static void child_died(struct child *c, int wait_status)
     if (WIFSIGNALED(wait_status))
         log_event(LOG_WARN, "child died", "child=%s signal=%d", c->id, WTERMSIG(wait_status));
     else
-        log_event(LOG_WARN, "child died", "child=%s exit=%d", c->id, WEXITSTATUS(wait_status));
-    if (too_many_deaths(f)) {
+        log_event(WEXITSTATUS(wait_status) ? LOG_WARN : LOG_INFO, "child ended", "child=%s exit=%d",
+                  c->id, WEXITSTATUS(wait_status));
+    const bool ended_well = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+    if (!ended_well && too_many_deaths(f)) {
         log_event(LOG_ERROR, "family given up", "child=%s deaths=%d within_s=%d", c->id, DEATHS_MAX,
                   DEATHS_WITHIN_MS / 1000);
         family_stop(f);
@@ -348,6 +350,13 @@ void family_stop(struct family *f)
         if (f->children[i].pid)
             kill(f->children[i].pid, SIGTERM);
     }
+}
+
+void family_signal(const struct family *f, int number)
+{
+    for (uint32_t i = 0; i < f->n_children; i++)
+        if (f->children[i].pid)
+            kill(f->children[i].pid, number);
 }
 
 bool family_is_gone(const struct family *f)

@@ -73,7 +73,15 @@ static bool has_changed(struct peers_watch *w)
 
 void peers_reread(struct peers_watch *w)
 {
-    if (peers_read(w->path, &w->now) != STATUS_OK) {
+    struct peers fresh;
+    enum status status = peers_read(w->path, &fresh);
+
+    /* an editor that writes in place leaves it empty for a moment */
+    if (status == STATUS_OK && !fresh.prefill.n && !fresh.decode.n)
+        status = fail(STATUS_USAGE, "%s names no node", w->path);
+    if (status == STATUS_OK)
+        w->now = fresh;
+    if (status != STATUS_OK) {
         log_event(LOG_WARN, "peers file not read, the old peers stay", "error=" LOG_Q,
                   log_quote(status_message()));
         return;

@@ -186,6 +186,8 @@ static void reload(struct server *s)
 {
     if (s->peers.path)
         peers_reread(&s->peers);
+    if (s->family)
+        family_signal(s->family, SIGHUP);
     if (!s->api || !s->http)
         return;
     if (read_again(s) == STATUS_OK)

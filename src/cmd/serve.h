@@ -67,6 +67,8 @@ enum status family_start(struct net_loop *loop, const char *program, struct serv
                          struct family **out) WARN_UNUSED;
 /* SIGTERM to every child; they are not restarted. */
 void family_stop(struct family *f);
+/* Passes a signal on to every child. */
+void family_signal(const struct family *f, int number);
 bool family_is_gone(const struct family *f);
 void family_destroy(struct family **f);
 /* A listening socket that a --roles parent left open for this process; -1: none. what: "http" or

@@ -123,7 +123,8 @@ enum status import_reserve(struct engine *e, struct sequence *s)
     const uint32_t n_answer = MIN(r->max_tokens - r->n_generated, 128u);
     const uint32_t n_wanted = kv_pages_of_tokens(MIN(s->n_prefix + n_answer, s->capacity));
 
-    if (e->running.n + e->importing.n >= e->options.n_slots)
+    /* who waits for its slot again, pre-empted or parked before, goes first */
+    if (e->running.n + e->importing.n + e->waiting.n >= e->options.n_slots)
         return fail(STATUS_NO_PAGES, "all %u slots are taken", e->options.n_slots);
     take_cached_prefix(e, s, s->n_prefix / PAGE_TOKENS);
     const uint32_t n_cached = s->n_pages;

@@ -228,8 +228,8 @@ static void open_next(struct handoff_sender *h)
 {
     while (h->next_target < h->n_targets) {
         struct peer_link *link = peer_hub_find(h->all->hub, h->targets[h->next_target++]);
-        if (!link || !peer_link_has_bulk(link))
-            continue; /* not a connected peer of this node */
+        if (!link || !peer_link_has_bulk(link) || peer_link_is_leaving(link))
+            continue; /* not a connected peer of this node, or not for long */
         h->try = try_create(h, link);
         if (!h->try)
             break;
@@ -506,7 +506,7 @@ void handoff_senders_link_down(struct handoff_senders *s, struct peer_link *link
                  peer_link_id(link));
         /* its process may have died of this very request: whether another is put at risk is not
          * for us to say */
-        if (peer_link_broke(link))
+        if (peer_link_broke(link) && !peer_link_stats(link)->draining)
             h->next_target = h->n_targets;
         act_and_check(h, SENDER_LINK_LOST);
     }

@@ -117,6 +117,7 @@ static const char *reason(int http_status)
         const char *reason;
     } table[] = {
         {200, "OK"},
+        {202, "Accepted"},
         {204, "No Content"},
         {400, "Bad Request"},
         {401, "Unauthorized"},

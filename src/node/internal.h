@@ -28,6 +28,7 @@ struct job {
     /* prefill and decode */
     char reply_to[NODE_ID_BYTES];
     bool want_text;
+    bool has_window;          /* credits widen it */
     struct text_stream *text; /* with want_text: makes `tokens` */
     struct handoff_sender *sender;
     bool needs_handoff, opened;

@@ -218,11 +218,12 @@ void node_capacity(struct service *s, struct service_capacity *out)
     struct engine_stats stats;
 
     engine_get_stats(n->engine, &stats);
-    *out = (struct service_capacity){
-        .n_running = stats.n_running,
-        .n_waiting = n->n_jobs > stats.n_running ? n->n_jobs - stats.n_running : 0,
-        .max_waiting = n->options.max_waiting,
-        .retry_after_s = 1};
+    *out = (struct service_capacity){.n_running = stats.n_running,
+                                     .n_waiting = n->n_jobs > stats.n_running + stats.n_parked
+                                                      ? n->n_jobs - stats.n_running - stats.n_parked
+                                                      : 0,
+                                     .max_waiting = n->options.max_waiting,
+                                     .retry_after_s = 1};
 }
 
 /* A busy engine that makes no progress is stuck, whoever asks. */

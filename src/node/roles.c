@@ -84,7 +84,8 @@ enum status job_begin(struct node *n, struct wire_prefill_request *m, struct are
     }
     snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
     j->want_text = m->want_text;
-    if (m->window_tokens && purpose == SEQUENCE_IMPORT)
+    j->has_window = m->window_tokens && purpose == SEQUENCE_IMPORT;
+    if (j->has_window)
         engine_set_window(n->engine, j->sequence, m->window_tokens);
     status = m->want_text ? begin_text(j, &r->resume) : STATUS_OK;
     if (status != STATUS_OK) {
@@ -132,7 +133,8 @@ static enum status on_credit(struct node *n, struct peer_link *link, const struc
         return STATUS_OK; /* it has ended */
     if (strcmp(j->reply_to, peer_link_id(link)))
         return fail(STATUS_BAD_MESSAGE, "%s is not whom this request answers", peer_link_id(link));
-    engine_set_window(n->engine, j->sequence, m.window_tokens);
+    if (j->has_window) /* else any number may be generated as it is */
+        engine_set_window(n->engine, j->sequence, m.window_tokens);
     return STATUS_OK;
 }
 

@@ -316,6 +316,7 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
     say_hello(&link->control, link, false);
     if (link->state == LINK_CLOSED)
         return;
+    link->last_heard_ms = clock_now_ms(); /* a hello may take long; from now on silence counts */
     if (hello->wants_bulk)
         link->state = LINK_WAITING_BULK;
     else
@@ -338,6 +339,7 @@ static void answered_hello(struct peer_link *link, const struct wire_hello *hell
         memcpy(link->dial->reached_id, hello->node_id, sizeof link->dial->reached_id);
         link->dial->reached_epoch = hello->epoch;
     }
+    link->last_heard_ms = clock_now_ms();
     if (link->ours.wants_bulk) {
         link->state = LINK_WAITING_BULK;
         dial_bulk(link);

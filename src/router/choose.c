@@ -1,6 +1,8 @@
 /* Which nodes serve a request. Pure: candidates in, choice out. */
 #include "router/router.h"
 
+#include "base/checked.h"
+
 #include <string.h>
 
 enum status router_policy_from_name(const char *name, enum router_policy *out)
@@ -63,7 +65,10 @@ static uint32_t order_decode(const struct candidate *prefill, const struct candi
     for (uint32_t i = 0; i < n_decode; i++) {
         const struct candidate *d = &decode[i];
         if (!same_cell(prefill, d) || !could_hold(d, w->n_tokens) || decode_load(d) >= 1 ||
-            d->probation || kv_pages_of_tokens(w->n_reserved) > d->n_free_pages ||
+            d->probation ||
+            kv_pages_of_tokens(w->n_reserved) -
+                    MIN(d->n_prefix_tokens / PAGE_TOKENS, kv_pages_of_tokens(w->n_reserved)) >
+                d->n_free_pages ||
             (w->not_decode && !strcmp(d->node_id, w->not_decode)))
             continue;
         uint32_t at = n++;

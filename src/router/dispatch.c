@@ -107,11 +107,11 @@ static void count_one(const struct entry *e, const struct assignment *a, struct 
     if (p) {
         p->n_assigned++;
         p->n_assigned_tokens += e->request->resume.n_prompt + a->n_ids_before;
-        p->n_resumed += entry_is_resumed(e);
+        p->n_resumed += a->n_ids_before || e->n_failures;
         p->probation |= a->probation;
     }
     if (d) {
-        d->n_assigned++;
+        d->n_assigned += e->n_ids < e->window_tokens; /* else it is parked, without a slot */
         d->probation |= a->probation;
     }
 }

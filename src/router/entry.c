@@ -444,11 +444,12 @@ static void count_crash(struct entry *e, const struct wire_hello *node, bool alo
         if (e->crashes[i].epoch == node->epoch && !strcmp(e->crashes[i].node_id, node->node_id))
             return;
     if (e->n_crashes == ARRAY_LENGTH(e->crashes))
-        return; /* one more failure ends it anyway */
+        return; /* the verdict is being waited for */
     struct crash *c = &e->crashes[e->n_crashes++];
     *c = (struct crash){.epoch = node->epoch};
     snprintf(c->node_id, sizeof c->node_id, "%s", node->node_id);
-    if (alone && e->n_crashes > 1)
+    /* alone, or once too often to be chance */
+    if ((alone && e->n_crashes > 1) || e->n_crashes == ARRAY_LENGTH(e->crashes))
         e->verdict_by_ms = now_ms + VERDICT_MS;
 }
 
@@ -456,7 +457,10 @@ static void count_crash(struct entry *e, const struct wire_hello *node, bool alo
  * request, says so as well; which of the two is heard first is chance. */
 static void count_death_at_import(struct entry *e, const struct wire_hello *node, int64_t now_ms)
 {
-    if (!strcmp(e->lost_at_import, node->node_id)) {
+    const bool reported = !strcmp(e->lost_at_import, node->node_id) &&
+                          e->lost_epoch == node->epoch && now_ms - e->lost_at_ms < NOTICE_MS;
+
+    if (reported) {
         *e->lost_at_import = 0;
         count_crash(e, node, e->lost_alone, now_ms);
         e->now.probation = e->state == ENTRY_ASSIGNED; /* if it is under way again already */
@@ -532,9 +536,12 @@ static void attempt_failed(struct entry *e, struct assignment *a, const char *no
     if (a->owner == OWNER_DECODE && !strcmp(node_id, a->prefill_node) &&
         strcmp(node_id, a->decode_node))
         return; /* it is no longer the prefill node's to fail */
+    struct peer_link *decode = peer_hub_find(e->router->hub, a->decode_node);
     if (m->error == STATUS_PEER_LOST && a == &e->now && a->owner == OWNER_PREFILL && a->opened &&
-        peer_hub_find(e->router->hub, a->decode_node)) { /* else it has been counted */
+        decode) { /* else it has been counted */
         snprintf(e->lost_at_import, sizeof e->lost_at_import, "%s", a->decode_node);
+        e->lost_epoch = peer_link_hello(decode)->epoch;
+        e->lost_at_ms = clock_now_ms();
         e->lost_alone = a->probation;
     }
     if (a == &e->leaving) {
@@ -633,7 +640,7 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
         leave(e);
     if (!m->done) {
         /* what was said before its node was known may have gone to another */
-        if (m->phase == WIRE_PHASE_ACCEPTED && e->window_tokens > e->now.window_sent)
+        if (m->phase == WIRE_PHASE_ACCEPTED && e->window_tokens > a->window_sent)
             send_credit(e, a);
         if (m->phase == WIRE_PHASE_FIRST_TOKEN)
             release_held(e);

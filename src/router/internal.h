@@ -17,6 +17,7 @@ enum {
     MAX_NODES = 64,
     ADRIFT_MS = 500,
     VERDICT_MS = 5000,
+    NOTICE_MS = 2000, /* between a prefill node's word of a death and the broken link here */
     /* resumed requests that one prefill node computes again at a time: an outage must not become a
      * storm */
     MAX_RESUMED_A_NODE = 4,
@@ -79,6 +80,8 @@ struct entry {
     char lost_at_import[NODE_ID_BYTES]; /* whose loss its prefill node reported; its death may not
                                            have been noticed here yet */
     bool lost_alone;                    /* and whether it was on probation there */
+    uint64_t lost_epoch;
+    int64_t lost_at_ms;
     int64_t verdict_by_ms; /* it seems to crash nodes: it waits until its crashes are proven or
                               explained, or taken for proven; 0: it does not */
     enum status last_error;
