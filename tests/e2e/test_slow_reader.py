@@ -9,7 +9,7 @@ import canonical
 from cluster import Cluster, Server, wait_until
 
 CHAT = "/v1/chat/completions"
-BODY = {"messages": [{"role": "user", "content": "Count."}], "temperature": 0, "max_tokens": 2500, "ignore_eos": True, "stream": True,
+BODY = {"messages": [{"role": "user", "content": "Count."}], "temperature": 0, "max_tokens": 1500, "ignore_eos": True, "stream": True,
         "logprobs": True, "top_logprobs": 5}
 
 
