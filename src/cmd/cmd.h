@@ -38,6 +38,8 @@ struct loaded {
 };
 enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows,
                        uint32_t max_logit_rows, struct loaded *out) WARN_UNUSED;
+/* What a router reads: metadata, tokenizer and template, no weights. */
+enum status load_vocabulary(const char *path, struct loaded *out) WARN_UNUSED;
 void unload_model(struct loaded *l);
 
 /* n_slots sequences of context_tokens each, within kv_bytes (0: a quarter of the memory at most).

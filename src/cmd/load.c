@@ -35,6 +35,14 @@ failed:
     return status;
 }
 
+enum status load_vocabulary(const char *path, struct loaded *l)
+{
+    TRY(gguf_open(path, &l->file));
+    TRY(vocabulary_load(l->file, &l->vocabulary));
+    vocabulary_digest(l->vocabulary, l->tokenizer_digest);
+    return model_read_limits(l->file, &l->limits);
+}
+
 void unload_model(struct loaded *l)
 {
     model_destroy(&l->model);

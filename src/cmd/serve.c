@@ -437,15 +437,6 @@ static void on_loaded(struct net_task *task)
     log_ready(s);
 }
 
-/* A router reads metadata, tokenizer and template only. */
-static enum status load_vocabulary(const char *path, struct loaded *l)
-{
-    TRY(gguf_open(path, &l->file));
-    TRY(vocabulary_load(l->file, &l->vocabulary));
-    vocabulary_digest(l->vocabulary, l->tokenizer_digest);
-    return model_read_limits(l->file, &l->limits);
-}
-
 static void *load(void *context)
 {
     struct server *s = context;
@@ -649,67 +640,6 @@ static void setup_log(const struct serve_options *o)
     log_setup(&l);
 }
 
-static enum status check_peers(const struct flag_strings *peers, const char *flag)
-{
-    for (uint32_t i = 0; i < peers->n; i++) {
-        struct net_address address;
-        TRY(net_address_parse(peers->items[i], flag, &address));
-    }
-    return STATUS_OK;
-}
-
-/* All that can be known without listening or loading weights. */
-static enum status check(const struct server *s, struct loaded *l, struct kv_plan *kv)
-{
-    const struct serve_options *o = &s->options;
-    struct net_address address;
-
-    TRY(check_peers(&o->prefill_peers, "--prefill-peers"));
-    TRY(check_peers(&o->decode_peers, "--decode-peers"));
-    if (o->peers_file) {
-        struct peers p;
-        TRY(peers_read(o->peers_file, &p));
-    }
-    if (o->serving_bind)
-        TRY(net_address_parse(o->serving_bind, "--serving-bind", &address));
-    TRY(load_vocabulary(o->model, l));
-    if (is_role(s, "router"))
-        return STATUS_OK;
-    return plan_kv(&l->limits, o->context_tokens, o->context_given, (uint32_t)o->n_slots,
-                   o->kv_bytes, kv);
-}
-
-static int check_config(struct server *s)
-{
-    const struct serve_options *o = &s->options;
-    struct kv_plan kv = {0};
-    const enum status status = check(s, &s->loaded, &kv);
-
-    if (status != STATUS_OK) {
-        fprintf(stderr, "baton serve: %s\n", status_message());
-        unload_model(&s->loaded);
-        return status == STATUS_USAGE ? EXIT_USAGE : EXIT_FAULT;
-    }
-    printf("role=%s node=%s http=%s:%lld serving=%s model=%s", s->role, o->node_id, o->host,
-           (long long)o->port, o->serving_bind && !o->misconfigured ? o->serving_bind : "none",
-           o->model);
-    for (uint32_t i = 0; i < o->prefill_peers.n; i++)
-        printf("%s%s", i ? "," : " prefill_peers=", o->prefill_peers.items[i]);
-    for (uint32_t i = 0; i < o->decode_peers.n; i++)
-        printf("%s%s", i ? "," : " decode_peers=", o->decode_peers.items[i]);
-    if (o->roles)
-        printf(" roles=%s", o->roles);
-    if (!is_role(s, "router"))
-        printf(" ctx=%u slots=%lld kv=%lluMiB threads=%lld", kv.context_tokens,
-               (long long)o->n_slots,
-               (unsigned long long)(kv.n_pages * kv_page_bytes(s->loaded.limits.kv) >> 20),
-               o->n_threads ? (long long)o->n_threads : (long long)host_threads());
-    printf("%s%s\n", o->misconfigured ? " misconfigured: " : "",
-           o->misconfigured ? o->misconfigured : "");
-    unload_model(&s->loaded);
-    return 0;
-}
-
 int cmd_serve(int argc, char **argv)
 {
     static struct server server; /* one a process; too large for a stack that may be small */
@@ -731,7 +661,7 @@ int cmd_serve(int argc, char **argv)
     s->role = s->options.misconfigured ? "hybrid" : s->options.role;
     fill_api_options(s);
     if (s->options.check_config)
-        return check_config(s);
+        return serve_check(&s->options, s->role);
     if (access(s->options.model, R_OK)) {
         fprintf(stderr, "baton serve: %s: %s\n", s->options.model, strerror(errno));
         return EXIT_USAGE;

@@ -41,6 +41,9 @@ struct serve_options {
 /* Errors: USAGE. Sets defaults, the node's id and what is misconfigured. */
 enum status serve_options_parse(int argc, char **argv, struct serve_options *o) WARN_UNUSED;
 void serve_options_help(FILE *out);
+/* --check-config: prints what would run, or why it would not; the exit status. role: that it would
+ * play. */
+int serve_check(const struct serve_options *o, const char *role);
 
 /* Certificates for the links to other nodes: completes and loads them, takes the node's id from
  * them where none was given, and insists on them (or on --insecure-cluster) for addresses beyond
