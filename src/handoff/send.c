@@ -504,10 +504,6 @@ void handoff_senders_link_down(struct handoff_senders *s, struct peer_link *link
         h->last_reason = STATUS_PEER_LOST;
         snprintf(h->last_message, sizeof h->last_message, "the link to %s was lost",
                  peer_link_id(link));
-        /* its process may have died of this very request: whether another is put at risk is not
-         * for us to say */
-        if (peer_link_broke(link) && !peer_link_stats(link)->draining)
-            h->next_target = h->n_targets;
         act_and_check(h, SENDER_LINK_LOST);
     }
 }
