@@ -40,6 +40,16 @@ static double decode_load(const struct candidate *c)
     return n / slots;
 }
 
+bool decode_is_free(const struct candidate *d)
+{
+    return decode_load(d) < 1 && !d->probation;
+}
+
+bool prefill_is_free(const struct candidate *p)
+{
+    return (!p->n_slots || p->n_assigned < 2 * p->n_slots) && !p->probation;
+}
+
 /* Whose turn it is, counted from the one that is next. */
 static double turn_of(uint32_t i, uint32_t n, const struct wanted *w)
 {
@@ -64,11 +74,10 @@ static uint32_t order_decode(const struct candidate *prefill, const struct candi
 
     for (uint32_t i = 0; i < n_decode; i++) {
         const struct candidate *d = &decode[i];
-        if (!same_cell(prefill, d) || !could_hold(d, w->n_tokens) || decode_load(d) >= 1 ||
-            d->probation ||
-            kv_pages_of_tokens(w->n_reserved) -
-                    MIN(d->n_prefix_tokens / PAGE_TOKENS, kv_pages_of_tokens(w->n_reserved)) >
-                d->n_free_pages ||
+        const uint32_t n_wanted = kv_pages_of_tokens(w->n_reserved),
+                       n_shared = MIN(d->n_prefix_tokens / PAGE_TOKENS, n_wanted);
+        if (!same_cell(prefill, d) || !could_hold(d, w->n_tokens) || !decode_is_free(d) ||
+            n_wanted - n_shared > d->n_free_pages ||
             (w->not_decode && !strcmp(d->node_id, w->not_decode)))
             continue;
         uint32_t at = n++;
@@ -111,8 +120,8 @@ int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
 
     for (uint32_t i = 0; i < n_prefill; i++) {
         const struct candidate *p = &prefill[i];
-        if (!could_hold(p, w->n_tokens) || (p->n_slots && p->n_assigned >= 2 * p->n_slots) ||
-            p->probation || (w->max_resumed && p->n_resumed >= w->max_resumed))
+        if (!could_hold(p, w->n_tokens) || !prefill_is_free(p) ||
+            (w->max_resumed && p->n_resumed >= w->max_resumed))
             continue;
         if (best >= 0 && !is_better(prefill, i, (uint32_t)best, n_prefill, w))
             continue;

@@ -80,10 +80,13 @@ static void learn_names(struct entry *e, const struct candidate *c)
     memcpy(e->names_of, c->model_digest, sizeof e->names_of);
 }
 
-/* How much of the request each node's cache holds, as it last said. */
-static void find_prefixes(struct entry *e, struct candidate *nodes, uint32_t n)
+/* How much of the request the cache of each node that could take it holds, as it last said. */
+static void find_prefixes(struct entry *e, struct candidate *nodes, uint32_t n,
+                          bool (*is_free)(const struct candidate *c))
 {
     for (uint32_t i = 0; i < n; i++) {
+        if (!is_free(&nodes[i]))
+            continue;
         uint32_t n_bytes, n_pages = 0;
         const uint8_t *filter =
             peer_link_prefix_filter(peer_hub_find(e->router->hub, nodes[i].node_id), &n_bytes);
@@ -149,9 +152,8 @@ enum status dispatch_possible(struct router *r, uint32_t n_tokens)
     return STATUS_OK;
 }
 
-static void send_request(struct router *r, struct entry *e, const char *prefill_node,
-                         const struct candidate *decode, const uint32_t *order, uint32_t n_order,
-                         int64_t now_ms)
+static void send_request(struct router *r, struct entry *e, const struct candidate *decode,
+                         const uint32_t *order, uint32_t n_order, int64_t now_ms)
 {
     char targets[MAX_NODES][NODE_ID_BYTES];
     struct wire_prefill_request m = {.key = e->request->key,
@@ -161,7 +163,7 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
                                      .decode_targets = targets,
                                      .n_decode_targets = n_order,
                                      .has_decode_targets = true};
-    struct peer_link *link = peer_hub_find(r->hub, prefill_node);
+    struct peer_link *link = peer_hub_find(r->hub, e->now.prefill_node);
     struct buffer frame = {0};
 
     snprintf(m.reply_to, sizeof m.reply_to, "%s", r->options.node_id);
@@ -174,14 +176,11 @@ static void send_request(struct router *r, struct entry *e, const char *prefill_
     m.window_tokens = e->now.window_sent = e->window_tokens;
     if (e->deadline_ms)
         m.resume.deadline_ms = (uint64_t)MAX(e->deadline_ms - now_ms, (int64_t)1);
-    snprintf(e->now.prefill_node, sizeof e->now.prefill_node, "%s", prefill_node);
-    snprintf(e->now.decode_node, sizeof e->now.decode_node, "%s",
-             targets[0]); /* until it says which one took it */
     const enum status status = wire_encode_prefill_request(&frame, &m);
     if (status == STATUS_OK) {
         log_event(LOG_DEBUG, "request sent", "req=%s attempt=%u prefill=%s decode=%s tokens=%u",
-                  e->request->request_id ? e->request->request_id : "", e->now.attempt,
-                  e->now.prefill_node, e->now.decode_node, e->n_ids);
+                  entry_label(e), e->now.attempt, e->now.prefill_node, e->now.decode_node,
+                  e->n_ids);
         peer_link_send(link, &frame);
     } else {
         entry_end(e, status, FINISH_NONE, status_message());
@@ -223,6 +222,15 @@ static bool wants_to_move(const struct entry *e, struct candidate *decode, uint3
     return d && d->draining;
 }
 
+static bool any_is_free(const struct candidate *nodes, uint32_t n,
+                        bool (*is_free)(const struct candidate *c))
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (is_free(&nodes[i]))
+            return true;
+    return false;
+}
+
 static void serve_queue(struct router *r, int64_t now_ms)
 {
     struct candidate prefill[MAX_NODES], decode[MAX_NODES];
@@ -233,6 +241,9 @@ static void serve_queue(struct router *r, int64_t now_ms)
     for (struct entry *e = r->first; e; e = r->walk) {
         uint32_t order[MAX_NODES], n_order = 0;
         r->walk = e->next;
+        if (!any_is_free(prefill, n_prefill, prefill_is_free) ||
+            !any_is_free(decode, n_decode, decode_is_free))
+            break; /* a long queue is not walked in vain */
         const bool moves = wants_to_move(e, decode, n_decode);
         if ((e->state != ENTRY_QUEUED && !moves) || e->not_before_ms > now_ms || e->verdict_by_ms)
             continue;
@@ -245,21 +256,19 @@ static void serve_queue(struct router *r, int64_t now_ms)
                                  .suspect = e->n_crashes > 0,
                                  .not_decode = moves ? e->now.decode_node : NULL};
         if (r->options.policy == POLICY_PREFIX) {
-            find_prefixes(e, prefill, n_prefill);
-            find_prefixes(e, decode, n_decode);
+            find_prefixes(e, prefill, n_prefill, prefill_is_free);
+            find_prefixes(e, decode, n_decode, decode_is_free);
         }
         const int p = choose_nodes(prefill, n_prefill, decode, n_decode, &w, order, &n_order);
         if (p < 0)
             continue; /* a smaller one behind it may still fit */
         entry_begin_attempt(e, moves);
         r->n_sent++;
-        prefill[p].n_assigned++;
-        prefill[p].n_assigned_tokens += e->request->resume.n_prompt + e->n_ids;
-        prefill[p].n_resumed += entry_is_resumed(e);
-        prefill[p].probation |= e->now.probation;
-        decode[order[0]].n_assigned++;
-        decode[order[0]].probation |= e->now.probation;
-        send_request(r, e, prefill[p].node_id, decode, order, n_order, now_ms);
+        snprintf(e->now.prefill_node, sizeof e->now.prefill_node, "%s", prefill[p].node_id);
+        snprintf(e->now.decode_node, sizeof e->now.decode_node, "%s",
+                 decode[order[0]].node_id); /* until it says which one took it */
+        count_one(e, &e->now, prefill, n_prefill, decode, n_decode);
+        send_request(r, e, decode, order, n_order, now_ms);
     }
 }
 
@@ -274,4 +283,12 @@ void dispatch(struct router *r)
         look_at_clock(e, now_ms);
     }
     metric_set(r->metrics.waiting, r->n_queued);
+}
+
+void dispatch_soon(struct router *r)
+{
+    if (r->dispatch_posted)
+        return;
+    r->dispatch_posted = true;
+    net_post(r->options.loop, &r->dispatch_task);
 }

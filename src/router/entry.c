@@ -100,9 +100,8 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
         status == STATUS_OK ? e->router->metrics.n_ended_ok : e->router->metrics.n_ended_error, 1);
     if (status != STATUS_OK)
         log_event(LOG_WARN, "request ended",
-                  "req=%s reason=%s prefill=%s decode=%s tokens=%u error=" LOG_Q,
-                  e->request->request_id ? e->request->request_id : "", status_code(status),
-                  *e->now.prefill_node ? e->now.prefill_node : "none",
+                  "req=%s reason=%s prefill=%s decode=%s tokens=%u error=" LOG_Q, entry_label(e),
+                  status_code(status), *e->now.prefill_node ? e->now.prefill_node : "none",
                   *e->now.decode_node ? e->now.decode_node : "none", e->n_ids, log_quote(message));
     if (!e->closing) {
         e->closing = true;
@@ -112,11 +111,6 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
 }
 
 /* ---- attempts ---- */
-
-static const char *label(const struct entry *e)
-{
-    return e->request->request_id ? e->request->request_id : "";
-}
 
 void entry_begin_attempt(struct entry *e, bool moves)
 {
@@ -135,7 +129,7 @@ void entry_begin_attempt(struct entry *e, bool moves)
 /* The newer attempt came to nothing: the node that drains still has the request. */
 static void stay(struct entry *e, enum status reason, const char *message)
 {
-    log_event(LOG_WARN, "move failed", "req=%s attempt=%u reason=%s error=" LOG_Q, label(e),
+    log_event(LOG_WARN, "move failed", "req=%s attempt=%u reason=%s error=" LOG_Q, entry_label(e),
               e->now.attempt, status_code(reason), log_quote(message));
     cancel_attempt(e, &e->now);
     e->now = e->leaving;
@@ -148,8 +142,8 @@ static void leave(struct entry *e)
 {
     struct router *r = e->router;
 
-    log_event(LOG_INFO, "request moved", "req=%s attempt=%u from=%s to=%s tokens=%u", label(e),
-              e->now.attempt, e->leaving.decode_node, e->now.decode_node, e->n_ids);
+    log_event(LOG_INFO, "request moved", "req=%s attempt=%u from=%s to=%s tokens=%u",
+              entry_label(e), e->now.attempt, e->leaving.decode_node, e->now.decode_node, e->n_ids);
     r->n_moved++;
     metric_add(r->metrics.n_moved, 1);
     cancel_attempt(e, &e->leaving);
@@ -213,7 +207,7 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
     metric_add(full ? r->metrics.n_requeued : r->metrics.n_retries, 1);
     log_event(full && e->n_refusals > 1 ? LOG_DEBUG : LOG_WARN,
               full ? "request queued again" : "request resumed elsewhere",
-              "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q, label(e), e->now.attempt,
+              "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q, entry_label(e), e->now.attempt,
               status_code(reason), e->n_ids, log_quote(e->last_message));
     queue_again(e, full && !e->now.first_seen);
 }
@@ -272,7 +266,7 @@ static void inexact(struct entry *e, const char *message)
     e->router->n_inexact++;
     metric_add(e->router->metrics.n_inexact, 1);
     log_event(LOG_ERROR, "results contradict each other",
-              "req=%s prefill=%s decode=%s error=" LOG_Q, label(e), e->now.prefill_node,
+              "req=%s prefill=%s decode=%s error=" LOG_Q, entry_label(e), e->now.prefill_node,
               e->now.decode_node, log_quote(message));
     entry_cancel_on_nodes(e);
     entry_end(e, STATUS_INEXACT, FINISH_NONE, message);
@@ -569,8 +563,8 @@ static bool take_phase(struct entry *e, struct assignment *a, const char *node_i
     switch (m->phase) {
     case WIRE_PHASE_OPENED:
         decode_node_is(e, a, m->decode_node);
-        log_event(LOG_DEBUG, "request opened", "req=%s attempt=%u prefill=%s decode=%s", label(e),
-                  a->attempt, a->prefill_node, a->decode_node);
+        log_event(LOG_DEBUG, "request opened", "req=%s attempt=%u prefill=%s decode=%s",
+                  entry_label(e), a->attempt, a->prefill_node, a->decode_node);
         return false;
     case WIRE_PHASE_PROMPT_LOGPROBS:
         e->in_result = true;

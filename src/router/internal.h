@@ -143,6 +143,11 @@ bool entry_judge(struct entry *e, int64_t now_ms);
 /* Before an attempt is sent: the next number, and what streams on from a node that drains. */
 void entry_begin_attempt(struct entry *e, bool moves);
 
+static inline const char *entry_label(const struct entry *e)
+{
+    return e->request->request_id ? e->request->request_id : "";
+}
+
 /* What it computes, some node has computed before. */
 static inline bool entry_is_resumed(const struct entry *e)
 {
@@ -150,6 +155,8 @@ static inline bool entry_is_resumed(const struct entry *e)
 }
 
 /* dispatch.c: the queue */
+/* In the loop's next turn, once for however many reasons. */
+void dispatch_soon(struct router *r);
 void dispatch(struct router *r);
 /* STATUS_OK if some pair of nodes could serve a request of so many tokens, were it free. */
 enum status dispatch_possible(struct router *r, uint32_t n_tokens) WARN_UNUSED;

@@ -73,36 +73,37 @@ static enum status submit(struct service *s, struct request *request, struct req
     metric_add(r->metrics.n_requests, 1);
     entry_append(r, e, false);
     *out_ticket = e->ticket;
-    if (!r->dispatch_posted) {
-        r->dispatch_posted = true;
-        net_post(r->options.loop, &r->dispatch_task);
-    }
+    dispatch_soon(r);
     return STATUS_OK;
+}
+
+static struct entry *entry_of_ticket(struct router *r, uint64_t ticket)
+{
+    struct entry *e = r->first;
+
+    while (e && (e->ticket != ticket || e->closing))
+        e = e->next;
+    return e;
 }
 
 static void cancel(struct service *s, uint64_t ticket)
 {
-    struct router *r = (struct router *)s;
+    struct entry *e = entry_of_ticket((struct router *)s, ticket);
 
-    for (struct entry *e = r->first; e; e = e->next)
-        if (e->ticket == ticket && !e->closing) {
-            e->closing = true;
-            entry_cancel_on_nodes(e);
-            if (!e->in_result) /* else entry_result() frees it when the sink has returned */
-                entry_end(e, STATUS_CANCELLED, FINISH_NONE, "cancelled by the client");
-            return;
-        }
+    if (!e)
+        return;
+    e->closing = true;
+    entry_cancel_on_nodes(e);
+    if (!e->in_result) /* else entry_result() frees it when the sink has returned */
+        entry_end(e, STATUS_CANCELLED, FINISH_NONE, "cancelled by the client");
 }
 
 static void taken(struct service *s, uint64_t ticket, uint32_t n_tokens)
 {
-    struct router *r = (struct router *)s;
+    struct entry *e = entry_of_ticket((struct router *)s, ticket);
 
-    for (struct entry *e = r->first; e; e = e->next)
-        if (e->ticket == ticket && !e->closing) {
-            entry_taken(e, n_tokens);
-            return;
-        }
+    if (e)
+        entry_taken(e, n_tokens);
 }
 
 static void capacity(struct service *s, struct service_capacity *out)
@@ -249,7 +250,7 @@ static enum status on_message(void *context, struct peer_link *link, const struc
     }
     arena_deinit(&arena);
     if (r->n_queued)
-        dispatch(r);
+        dispatch_soon(r);
     return status;
 }
 

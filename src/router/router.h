@@ -74,6 +74,9 @@ struct wanted {
     bool suspect;           /* of having crashed a node: it goes alone to as few others as can be */
     const char *not_decode; /* a node that it moves away from, or NULL */
 };
+/* Whether it has a slot for one more, whatever that is. */
+bool prefill_is_free(const struct candidate *p);
+bool decode_is_free(const struct candidate *d);
 /* The prefill node that the policy likes best, among those that have a decode node of their cell
  * with room for it; decode_order: that cell's decode nodes, best first. -1: nobody can serve it
  * now. */
