@@ -571,7 +571,7 @@ static bool take_phase(struct entry *e, struct assignment *a, const char *node_i
         prompt_rows(e, m);
         e->in_result = false;
         if (e->closing)
-            entry_free(e);
+            entry_end(e, STATUS_CANCELLED, FINISH_NONE, "cancelled by the client");
         return false;
     case WIRE_PHASE_FIRST_TOKEN:
         if (a->attempt == 1)
@@ -625,7 +625,7 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
         return;
     e->in_result = false;
     if (e->closing) { /* cancelled by its own sink */
-        entry_free(e);
+        entry_end(e, STATUS_CANCELLED, FINISH_NONE, "cancelled by the client");
         return;
     }
     if (e->now.probation && e->n_ids >= e->now.n_ids_before + PROBATION_TOKENS)
