@@ -82,28 +82,10 @@ static const void *converted(const struct task *k, const uint16_t *page)
     return k->page;
 }
 
-static const uint16_t *page_of(const struct task *k, uint32_t page, bool values)
-{
-    const struct compute_attention *a = k->t->a;
-    const uint16_t *slab = kv_slab(k->t->batch, k->table, page, a->layer);
-
-    return slab + (size_t)(k->t->kv_head + (values ? a->n_kv_heads : 0)) * k->hd * PAGE_TOKENS;
-}
-
 static void prefetch_page(const uint16_t *page, uint32_t hd)
 {
     for (uint32_t i = 0; i < hd * PAGE_TOKENS; i += 32)
         _mm_prefetch((const char *)(page + i), _MM_HINT_T0);
-}
-
-/* Pairs are in order of position: the first one with a key at or after `key`. */
-static uint32_t first_pair(const struct task *k, uint32_t key)
-{
-    uint32_t i = 0;
-
-    while (i < k->n && k->pairs[i].n_keys <= key)
-        i++;
-    return i;
 }
 
 static void scores(const struct task *k, uint32_t begin, uint32_t end, const float **a, float **c)
@@ -216,53 +198,6 @@ static void segment(struct task *k, uint32_t begin, uint32_t end)
         merge(&k->pairs[i], c[i], k->hd, m[i], l[i], begin == k->begin);
 }
 
-/* At most 64 pairs: heads [head, head + heads) of the rows. */
-static void run_pairs(const struct attention_task *t, uint32_t head, uint32_t heads)
-{
-    struct pair pairs[64];
-    struct task k = {.t = t, .pairs = pairs, .hd = t->a->head_dim, .begin = t->part ? t->begin : 0};
-    uint32_t end = 0, first_head = t->kv_head * (t->a->n_heads / t->a->n_kv_heads);
-
-    for (uint32_t i = t->first; i < t->first + t->n; i++) {
-        uint32_t row = t->rows ? t->rows[i] : i;
-        k.table = &t->batch->page_tables[t->batch->tables[row]];
-        end = t->part ? t->end : t->batch->positions[row] + 1;
-        for (uint32_t h = head; h < head + heads; h++) {
-            float *out = t->part ? t->part + (h - first_head) * t->part_stride + 2
-                                 : t->out + ((size_t)i * t->a->n_heads + h) * k.hd;
-            pairs[k.n++] = (struct pair){
-                .q = t->q + ((size_t)row * t->a->n_heads + h) * k.hd, .out = out, .n_keys = end};
-        }
-    }
-    k.page = t->scratch;
-    k.s = k.page + (size_t)PAGE_TOKENS * k.hd;
-    k.o = k.s + (size_t)k.n * ATTENTION_KEYS;
-    for (uint32_t begin = k.begin; begin < end; begin += ATTENTION_KEYS)
-        segment(&k, begin, MIN(end, begin + ATTENTION_KEYS));
-    for (uint32_t i = 0; i < k.n; i++) {
-        if (t->part) {
-            pairs[i].out[-2] = pairs[i].m;
-            pairs[i].out[-1] = pairs[i].l;
-        } else {
-            avx2_scale(pairs[i].out, k.hd, 1.0f / pairs[i].l);
-        }
-    }
-}
-
-void X86(attention_merge)(const float *parts, uint32_t n, uint32_t head_dim, float *out)
-{
-    struct pair p = {.out = out};
-
-    for (uint32_t i = 0; i < n; i++, parts += 2 + head_dim)
-        merge(&p, parts + 2, head_dim, parts[0], parts[1], i == 0);
-    avx2_scale(out, head_dim, 1.0f / p.l);
-}
-
-void X86(attention)(const struct attention_task *t)
-{
-    uint32_t heads = t->a->n_heads / t->a->n_kv_heads, first = t->kv_head * heads,
-             at_once = MAX(1, MIN(heads, 64 / t->n));
-
-    for (uint32_t h = 0; h < heads; h += at_once)
-        run_pairs(t, first + h, MIN(at_once, heads - h));
-}
+#define TIER(name) X86(name)
+#define TIER_SCALE avx2_scale
+#include "compute/cpu/attention_walk.h"

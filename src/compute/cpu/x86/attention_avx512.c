@@ -2,7 +2,7 @@
 #include "compute/cpu/x86/avx512.h"
 
 #define X86(name) avx512_##name
-#include "compute/cpu/x86/attention_task.h"
+#include "compute/cpu/attention_task.h"
 
 #define WIDE_PAIRS 6 /* beside 4 vectors: 24 sums of 32 registers */
 
