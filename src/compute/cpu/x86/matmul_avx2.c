@@ -7,6 +7,10 @@
  * 16 bits. A few rows read packed weights straight; many have them unpacked to bytes (8 bits: to 16
  * bits) once for all. */
 #include "compute/cpu/x86/avx2.h"
+#include "compute/cpu/x86/vector256.h"
+
+#define X86(name) avx2_##name
+#define TILE AVX2_TILE
 
 /* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
 struct kind {
@@ -431,8 +435,6 @@ static const struct kernels {
     {DTYPE_Q8_0, KERNELS(q8_0), KERNELS(bytes_q8), unpack_q8_0},
 };
 
-/* ---- a task ---- */
-
 /* From so many rows on a panel is unpacked first. Bits of 5- and 6-bit weights are put together
  * again for every two rows; 8-bit weights only get wider. */
 static uint32_t rows_worth_unpacking(enum weight_form form)
@@ -440,79 +442,4 @@ static uint32_t rows_worth_unpacking(enum weight_form form)
     return form == WEIGHT_S8 ? 32 : form == WEIGHT_U4 ? 12 : 3;
 }
 
-/* Bias, then residual, of up to 8 outputs. */
-static void finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
-                   uint32_t n)
-{
-    float *to = p->y + row * p->y_stride + output;
-
-    if (n == 8) {
-        __m256 v = _mm256_load_ps(y);
-        if (p->bias)
-            v = _mm256_add_ps(v, _mm256_loadu_ps(p->bias + output));
-        if (p->residual)
-            v = _mm256_add_ps(_mm256_loadu_ps(to), v);
-        _mm256_storeu_ps(to, v);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        float v = p->bias ? y[i] + p->bias[output + i] : y[i];
-        to[i] = p->residual ? to[i] + v : v;
-    }
-}
-
-static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
-                     const uint8_t *const *w, uint32_t panel, uint32_t panels, uint64_t ahead)
-{
-    _Alignas(32) float y[2][AVX2_TILE][8];
-
-    for (uint32_t row = t->row_begin; row < t->row_end; row += AVX2_TILE) {
-        uint32_t rows = MIN(AVX2_TILE, t->row_end - row);
-        uint64_t at = row / AVX2_TILE;
-        by_rows[rows - 1](w, row == t->row_begin ? ahead : 0,
-                          (const void *)(t->acts->q8 + at * t->acts->q8_tile_bytes),
-                          (const void *)(t->acts->outliers + at * t->acts->outlier_tile_bytes),
-                          t->matrix->k, y);
-        for (uint32_t p = 0; p < panels; p++) {
-            uint32_t output = (panel + p) * AVX2_PANEL,
-                     n = MIN(AVX2_PANEL, t->matrix->n_outputs - output);
-            for (uint32_t i = 0; i < rows; i++)
-                finish(t->product, y[p][i], row + i, output, n);
-        }
-    }
-}
-
-uint64_t avx2_matmul_scratch(const struct compute_matrix *m)
-{
-    return m->form < WEIGHT_I16 ? (uint64_t)m->n_blocks * unpacked_bytes(m->form) * 2 : 0;
-}
-
-void avx2_matmul(const struct matmul_task *t)
-{
-    const struct compute_matrix *m = t->matrix;
-    const struct kernels *k = kernels;
-
-    if (m->form >= WEIGHT_I16) {
-        avx2_matmul_float(t);
-        return;
-    }
-    while (k->type != m->type)
-        k++;
-    bool unpack_first = t->row_end - t->row_begin >= rows_worth_unpacking(m->form);
-    uint64_t unpacked = (uint64_t)m->n_blocks * unpacked_bytes(m->form);
-    for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
-        uint32_t panels = MIN(2, t->panel_end - panel);
-        const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
-                               m->data + (panel + panels - 1) * m->panel_bytes};
-        uint64_t ahead = 2 * m->panel_bytes;
-        if (unpack_first) {
-            uint8_t *to[2] = {t->scratch, (uint8_t *)t->scratch + unpacked};
-            for (uint32_t p = 0; p < panels; p++) {
-                k->unpack(w[p], m->n_blocks, to[p]);
-                w[p] = to[p];
-            }
-        }
-        run_rows(t, unpack_first ? k->bytes[panels - 1] : k->packed[panels - 1], w, panel, panels,
-                 ahead);
-    }
-}
+#include "compute/cpu/x86/matmul_task.h"

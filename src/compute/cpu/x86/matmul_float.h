@@ -96,27 +96,4 @@ static tile_kernel *const kernels[2][2][TILE] = {
     {{EACH_ROWS(POINTER, f32, 1)}, {EACH_ROWS(POINTER, f32, 2)}},
 };
 
-void X86(matmul_float)(const struct matmul_task *t)
-{
-    const struct compute_matrix *m = t->matrix;
-    const struct compute_acts *a = t->acts;
-    const uint8_t *acts = m->form == WEIGHT_I16 ? a->i16 : a->f32;
-    uint64_t tile_bytes = m->form == WEIGHT_I16 ? a->i16_tile_bytes : a->f32_tile_bytes;
-    _Alignas(64) float y[2][TILE][LANES];
-
-    for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
-        uint32_t panels = MIN(2, t->panel_end - panel);
-        const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
-                               m->data + (panel + panels - 1) * m->panel_bytes};
-        for (uint32_t row = t->row_begin; row < t->row_end; row += TILE) {
-            uint32_t rows = MIN(TILE, t->row_end - row);
-            kernels[m->form == WEIGHT_F32][panels - 1][rows - 1](w, acts + row / TILE * tile_bytes,
-                                                                 m->k, y);
-            for (uint32_t p = 0; p < panels; p++) {
-                uint32_t output = (panel + p) * LANES, n = MIN(LANES, m->n_outputs - output);
-                for (uint32_t i = 0; i < rows; i++)
-                    X86(finish)(t->product, y[p][i], row + i, output, n);
-            }
-        }
-    }
-}
+#include "compute/cpu/x86/matmul_float_task.h"

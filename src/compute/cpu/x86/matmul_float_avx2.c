@@ -1,6 +1,10 @@
 /* F16 and BF16 weights as int16 blocks: t = RN((float)A d), f = fmaf(t, s, f); F32 weights by an
  * fmaf chain; segments as everywhere (EXACTNESS 3). */
 #include "compute/cpu/x86/avx2.h"
+#include "compute/cpu/x86/vector256.h"
+
+#define X86(name) avx2_##name
+#define TILE AVX2_TILE
 
 #define I16_BYTES (512 + 32)
 
@@ -112,39 +116,4 @@ static tile_kernel *const kernels[2][2][AVX2_TILE] = {
     {{f32_1_1, f32_2_1, f32_3_1, f32_4_1}, {f32_1_2, f32_2_2, f32_3_2, f32_4_2}},
 };
 
-static void finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
-                   uint32_t n)
-{
-    float *to = p->y + row * p->y_stride + output;
-
-    for (uint32_t i = 0; i < n; i++) {
-        float v = p->bias ? y[i] + p->bias[output + i] : y[i];
-        to[i] = p->residual ? to[i] + v : v;
-    }
-}
-
-void avx2_matmul_float(const struct matmul_task *t)
-{
-    const struct compute_matrix *m = t->matrix;
-    const struct compute_acts *a = t->acts;
-    const uint8_t *acts = m->form == WEIGHT_I16 ? a->i16 : a->f32;
-    uint64_t tile_bytes = m->form == WEIGHT_I16 ? a->i16_tile_bytes : a->f32_tile_bytes;
-    _Alignas(32) float y[2][AVX2_TILE][8];
-
-    for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
-        uint32_t panels = MIN(2, t->panel_end - panel);
-        const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
-                               m->data + (panel + panels - 1) * m->panel_bytes};
-        for (uint32_t row = t->row_begin; row < t->row_end; row += AVX2_TILE) {
-            uint32_t rows = MIN(AVX2_TILE, t->row_end - row);
-            kernels[m->form == WEIGHT_F32][panels - 1][rows - 1](
-                w, acts + row / AVX2_TILE * tile_bytes, m->k, y);
-            for (uint32_t p = 0; p < panels; p++) {
-                uint32_t output = (panel + p) * AVX2_PANEL,
-                         n = MIN(AVX2_PANEL, m->n_outputs - output);
-                for (uint32_t i = 0; i < rows; i++)
-                    finish(t->product, y[p][i], row + i, output, n);
-            }
-        }
-    }
-}
+#include "compute/cpu/x86/matmul_float_task.h"
