@@ -31,6 +31,21 @@ static void restart_node(struct world *w, struct fake_node *n)
     link_node(w, n, role);
 }
 
+/* The second attempt gets as far as its decode node, which owns it from now on. */
+static struct fake_node *resume_in_decode(struct world *w, struct flight *f)
+{
+    struct fake_node *p;
+    const struct wire_prefill_request *m = request_at(w, 2, &p);
+    struct fake_node *d = decode_named(w, m->decode_targets[0]);
+
+    assert_int_equal(m->n_decode_targets, 1);
+    say_opened(p, m, m->decode_targets[0]);
+    say_tokens(p, m, WIRE_PHASE_FIRST_TOKEN, 5, " ", false);
+    say_tokens(d, m, WIRE_PHASE_ACCEPTED, 5, " ", false);
+    WAIT(loop, f->c.n_ids == 6);
+    return d;
+}
+
 /* ---- moving away ---- */
 
 /* Brings a request to where the decode node owns it, with "Hello" out. */
@@ -149,18 +164,11 @@ static void test_second_crash_ends_it(void **state)
 {
     struct world w;
     struct flight f;
-    struct fake_node *p, *d;
 
     world_up(&w);
     in_decode(&w, &f);
     crash_node(&w, f.d);
-    const struct wire_prefill_request *m = request_at(&w, 2, &p);
-    assert_int_equal(m->n_decode_targets, 1);
-    d = decode_named(&w, m->decode_targets[0]);
-    say_opened(p, m, m->decode_targets[0]);
-    say_tokens(p, m, WIRE_PHASE_FIRST_TOKEN, 5, " ", false);
-    say_tokens(d, m, WIRE_PHASE_ACCEPTED, 5, " ", false);
-    WAIT(loop, f.c.n_ids == 6);
+    struct fake_node *d = resume_in_decode(&w, &f);
     crash_node(&w, d);
     turn_some(loop, 20);
     assert_int_equal(f.c.n_ended, 0); /* perhaps only the links were lost */
@@ -209,22 +217,17 @@ static void test_cut_links_are_forgiven(void **state)
 {
     struct world w;
     struct flight f;
-    struct fake_node *p, *d;
+    struct fake_node *p;
 
     world_up(&w);
     in_decode(&w, &f);
     peer_link_close(f.d->hub.link, STATUS_CANCELLED);
-    const struct wire_prefill_request *m = request_at(&w, 2, &p);
-    d = decode_named(&w, m->decode_targets[0]);
-    say_opened(p, m, m->decode_targets[0]);
-    say_tokens(p, m, WIRE_PHASE_FIRST_TOKEN, 5, " ", false);
-    say_tokens(d, m, WIRE_PHASE_ACCEPTED, 5, " ", false);
-    WAIT(loop, f.c.n_ids == 6);
+    struct fake_node *d = resume_in_decode(&w, &f);
     peer_link_close(d->hub.link, STATUS_CANCELLED);
     turn_some(loop, 20);
     link_node(&w, f.d, "decode");
     link_node(&w, d, "decode");
-    m = request_at(&w, 3, &p);
+    const struct wire_prefill_request *m = request_at(&w, 3, &p);
     say_tokens(p, m, WIRE_PHASE_FIRST_TOKEN, 6, "$", true);
     WAIT(loop, f.c.n_ended);
     assert_int_equal(f.c.status, STATUS_OK);

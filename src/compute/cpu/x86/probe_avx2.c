@@ -2,18 +2,9 @@
  * is made of, and reading. */
 #include "compute/cpu/x86/avx2.h"
 
-#define CHAINS 12                              /* more than any latency times the pipes */
-#define USE(v) __asm__ volatile("" : : "x"(v)) /* or the compiler would leave all of it out */
-
-/* One round of a stream: the factor is made opaque each time, or the compiler would multiply once.
- */
-#define ROUND(sum, chain)                                                                          \
-    UNROLL for (int i = 0; i < CHAINS; i++)                                                        \
-    {                                                                                              \
-        KEEP(x);                                                                                   \
-        sum[i] = chain;                                                                            \
-        KEEP(sum[i]);                                                                              \
-    }
+#define CHAINS 12
+#define PROBE_REGISTER "x"
+#include "compute/cpu/x86/probe.h"
 
 #define INTEGER_PEAK(name, operations, product)                                                    \
     static uint64_t name(uint32_t rounds)                                                          \

@@ -5,18 +5,8 @@
 #ifndef COMPUTE_SMALL_CODE /* emulated, or with sanitizers, there is nothing to measure */
 
 #define CHAINS 16
-#define KEEP512(v) __asm__("" : "+v"(v))
-#define USE(v) __asm__ volatile("" : : "v"(v)) /* or the compiler would leave all of it out */
-
-/* One round of a stream: the factor is made opaque each time, or the compiler would multiply once.
- */
-#define ROUND(chain)                                                                               \
-    UNROLL for (int i = 0; i < CHAINS; i++)                                                        \
-    {                                                                                              \
-        KEEP512(x);                                                                                \
-        sum[i] = chain;                                                                            \
-        KEEP512(sum[i]);                                                                           \
-    }
+#define PROBE_REGISTER "v"
+#include "compute/cpu/x86/probe.h"
 
 static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
 {
@@ -26,11 +16,12 @@ static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
     UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm512_setzero_si512();
     for (uint32_t r = 0; r < rounds; r++) {
         if (unit == COMPUTE_DOT_NIBBLE) {
-            ROUND(_mm512_add_epi16(sum[i], _mm512_maddubs_epi16(w, x)));
+            ROUND(sum, _mm512_add_epi16(sum[i], _mm512_maddubs_epi16(w, x)));
         } else if (unit == COMPUTE_DOT_BYTE) {
-            ROUND(_mm512_add_epi32(sum[i], _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), ones)));
+            ROUND(sum,
+                  _mm512_add_epi32(sum[i], _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), ones)));
         } else {
-            ROUND(_mm512_add_epi32(sum[i], _mm512_madd_epi16(w, x)));
+            ROUND(sum, _mm512_add_epi32(sum[i], _mm512_madd_epi16(w, x)));
         }
     }
     UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);
@@ -43,7 +34,7 @@ static uint64_t float_peak(uint32_t rounds)
 
     UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm512_setzero_ps();
     for (uint32_t r = 0; r < rounds; r++)
-        ROUND(_mm512_fmadd_ps(w, x, sum[i]));
+        ROUND(sum, _mm512_fmadd_ps(w, x, sum[i]));
     UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);
     return (uint64_t)rounds * CHAINS * 32;
 }

@@ -5,18 +5,8 @@
 #ifndef COMPUTE_SMALL_CODE /* emulated, or with sanitizers, there is nothing to measure */
 
 #define CHAINS 16
-#define KEEP512(v) __asm__("" : "+v"(v))
-#define USE(v) __asm__ volatile("" : : "v"(v)) /* or the compiler would leave all of it out */
-
-/* One round of a stream: the factor is made opaque each time, or the compiler would multiply once.
- */
-#define ROUND(chain)                                                                               \
-    UNROLL for (int i = 0; i < CHAINS; i++)                                                        \
-    {                                                                                              \
-        KEEP512(x);                                                                                \
-        sum[i] = chain;                                                                            \
-        KEEP512(sum[i]);                                                                           \
-    }
+#define PROBE_REGISTER "v"
+#include "compute/cpu/x86/probe.h"
 
 static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
 {
@@ -25,9 +15,9 @@ static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
     UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm512_setzero_si512();
     for (uint32_t r = 0; r < rounds; r++) {
         if (unit == COMPUTE_DOT_INT16) {
-            ROUND(_mm512_dpwssd_epi32(sum[i], w, x));
+            ROUND(sum, _mm512_dpwssd_epi32(sum[i], w, x));
         } else {
-            ROUND(_mm512_dpbusd_epi32(sum[i], w, x));
+            ROUND(sum, _mm512_dpbusd_epi32(sum[i], w, x));
         }
     }
     UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);

@@ -5,17 +5,8 @@
 #ifndef COMPUTE_SMALL_CODE /* emulated, or with sanitizers, there is nothing to measure */
 
 #define CHAINS 12
-#define USE(v) __asm__ volatile("" : : "v"(v)) /* or the compiler would leave all of it out */
-
-/* One round of a stream: the factor is made opaque each time, or the compiler would multiply once.
- */
-#define ROUND(chain)                                                                               \
-    UNROLL for (int i = 0; i < CHAINS; i++)                                                        \
-    {                                                                                              \
-        KEEP(x);                                                                                   \
-        sum[i] = chain;                                                                            \
-        KEEP(sum[i]);                                                                              \
-    }
+#define PROBE_REGISTER "v"
+#include "compute/cpu/x86/probe.h"
 
 static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
 {
@@ -24,9 +15,9 @@ static uint64_t integer_peak(enum compute_unit unit, uint32_t rounds)
     UNROLL for (int i = 0; i < CHAINS; i++) sum[i] = _mm256_setzero_si256();
     for (uint32_t r = 0; r < rounds; r++) {
         if (unit == COMPUTE_DOT_INT16) {
-            ROUND(_mm256_dpwssd_avx_epi32(sum[i], w, x));
+            ROUND(sum, _mm256_dpwssd_avx_epi32(sum[i], w, x));
         } else {
-            ROUND(_mm256_dpbusd_avx_epi32(sum[i], w, x));
+            ROUND(sum, _mm256_dpbusd_avx_epi32(sum[i], w, x));
         }
     }
     UNROLL for (int i = 0; i < CHAINS; i++) USE(sum[i]);
