@@ -301,12 +301,26 @@ static enum status peers_of_router(const struct family *f, struct serve_options 
     return STATUS_OK;
 }
 
+enum status family_parse(const char *roles, unsigned *n_prefill, unsigned *n_decode)
+{
+    unsigned p, d;
+    char end;
+
+    if (sscanf(roles, "%up%ud%c", &p, &d, &end) != 2 || !p || !d || p > MAX_CHILDREN ||
+        d > MAX_CHILDREN || p + d > MAX_CHILDREN)
+        return fail(STATUS_USAGE,
+                    "--roles wants, say, 1p1d or 2p2d, with at most %d children, not \"%s\"",
+                    MAX_CHILDREN, roles);
+    *n_prefill = p;
+    *n_decode = d;
+    return STATUS_OK;
+}
+
 enum status family_start(struct net_loop *loop, const char *program, struct serve_options *o,
                          void (*failed)(void *context), void *context, struct family **out)
 {
     struct family *f = memory_alloc(1, sizeof *f);
     unsigned n_prefill, n_decode;
-    char end;
     enum status status;
 
     if (!f)
@@ -316,14 +330,7 @@ enum status family_start(struct net_loop *loop, const char *program, struct serv
     f->options = *o;
     f->failed = failed;
     f->context = context;
-    if (sscanf(o->roles, "%up%ud%c", &n_prefill, &n_decode, &end) != 2 || !n_prefill || !n_decode ||
-        n_prefill > MAX_CHILDREN || n_decode > MAX_CHILDREN ||
-        n_prefill + n_decode > MAX_CHILDREN) {
-        status = fail(STATUS_USAGE,
-                      "--roles wants, say, 1p1d or 2p2d, with at most %d children, not \"%s\"",
-                      MAX_CHILDREN, o->roles);
-        goto failed;
-    }
+    TRY_GOTO(failed, family_parse(o->roles, &n_prefill, &n_decode));
     f->n_threads_each =
         MAX(1u, (o->n_threads ? (uint32_t)o->n_threads : host_threads()) / (n_prefill + n_decode));
     TRY_GOTO(failed, add_children(f, "prefill", n_prefill));

@@ -163,8 +163,11 @@ static enum status work_out(struct serve_options *o)
         return fail(STATUS_USAGE,
                     "--roles makes this process the router; --node-role %s contradicts it",
                     o->role);
-    if (o->roles)
+    if (o->roles) {
+        unsigned n_prefill, n_decode;
+        TRY(family_parse(o->roles, &n_prefill, &n_decode));
         o->role = "router";
+    }
     o->misconfigured = missing(o);
     if (o->misconfigured && o->require_role)
         return fail(STATUS_USAGE, "role %s: %s (--require-role)", o->role, o->misconfigured);

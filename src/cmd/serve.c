@@ -640,6 +640,27 @@ static void setup_log(const struct serve_options *o)
     log_setup(&l);
 }
 
+/* The keys' file, which the api reads when it begins. */
+static enum status check_keys(struct server *s)
+{
+    TRY(net_loop_create(&s->loop));
+    s->metrics = metrics_create("");
+    return s->metrics ? api_create(s->loop, &s->api_options, s->metrics, &s->api)
+                      : STATUS_NO_MEMORY;
+}
+
+static int check_config(struct server *s)
+{
+    const enum status status = check_keys(s);
+
+    if (status != STATUS_OK)
+        fprintf(stderr, "baton serve: %s\n", status_message());
+    close_all(s);
+    return status == STATUS_USAGE ? EXIT_USAGE
+           : status != STATUS_OK  ? EXIT_FAULT
+                                  : serve_check(&s->options, s->role);
+}
+
 int cmd_serve(int argc, char **argv)
 {
     static struct server server; /* one a process; too large for a stack that may be small */
@@ -661,7 +682,7 @@ int cmd_serve(int argc, char **argv)
     s->role = s->options.misconfigured ? "hybrid" : s->options.role;
     fill_api_options(s);
     if (s->options.check_config)
-        return serve_check(&s->options, s->role);
+        return check_config(s);
     if (access(s->options.model, R_OK)) {
         fprintf(stderr, "baton serve: %s: %s\n", s->options.model, strerror(errno));
         return EXIT_USAGE;

@@ -63,6 +63,8 @@ void secure_warn(const struct serve_options *o);
 /* --roles NpMd: starts and watches the children; this process is their router. */
 struct family;
 struct net_loop;
+/* How many children NpMd means. Errors: USAGE. */
+enum status family_parse(const char *roles, unsigned *n_prefill, unsigned *n_decode) WARN_UNUSED;
 /* Binds the children's sockets and starts them. failed() is called when the family cannot be kept
  * up. o gets the peer lists of the router. */
 enum status family_start(struct net_loop *loop, const char *program, struct serve_options *o,

@@ -21,6 +21,7 @@ static enum status check_peers(const struct flag_strings *peers, const char *fla
 static enum status check(const struct serve_options *o, const char *role, struct loaded *l,
                          struct kv_plan *kv)
 {
+    struct tls_context *https = NULL;
     struct net_address address;
 
     TRY(check_peers(&o->prefill_peers, "--prefill-peers"));
@@ -29,6 +30,10 @@ static enum status check(const struct serve_options *o, const char *role, struct
         struct peers p;
         TRY(peers_read(o->peers_file, &p));
     }
+    if (o->admin)
+        TRY(net_address_parse(o->admin, "--admin", &address));
+    TRY(secure_https(o, &https));
+    tls_context_destroy(&https);
     if (o->serving_bind)
         TRY(net_address_parse(o->serving_bind, "--serving-bind", &address));
     TRY(load_vocabulary(o->model, l));

@@ -98,6 +98,10 @@ def test_check_config_finds_what_would_not_run():
         assert r.returncode == 2 and word in r.stderr and not r.stdout, r.stderr
     r = serve("--check-config", "-m", MODEL, "-c", 8192, "--kv-mem", "1M")
     assert r.returncode == 2 and "--kv-mem" in r.stderr
+    for wrong in (["--roles", "foo"], ["--roles", "0p1d"], ["--roles", "99p99d"], ["--api-key-file", "/nowhere"], ["--admin", "127.0.0.1:99999"],
+                  ["--tls-cert", os.devnull, "--tls-key", os.devnull], ["--tls-cert", "/nowhere"]):
+        r = serve("--check-config", "-m", MODEL, *wrong)
+        assert r.returncode == 2 and wrong[0] in r.stderr and not r.stdout, (wrong, r.stderr)
     r = serve("--check-config", "-m", os.devnull)
     assert r.returncode == 1 and "regular file" in r.stderr
 
