@@ -12,18 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    BENCH_MAX_LIST = 16,
-    BENCH_MAX_ROWS = 2048,
-    BENCH_MAX_SEQUENCES = 64,
-    BENCH_MAX_REPEATS = 100
-};
+enum { BENCH_MAX_LIST = 16, BENCH_MAX_ROWS = 2048, BENCH_MAX_SEQUENCES = 64 };
 
 struct bench_options {
     const char *model, *output;
     struct flag_strings prompt, generate, depth, threads, sequences;
     int64_t batch, repeats;
-    bool engine, help;
+    bool engine, transfer, help;
 };
 
 #define AT(field) offsetof(struct bench_options, field)
@@ -44,6 +39,10 @@ static const struct flag flags[] = {
      "repetitions, after one to warm up [5]"},
     {"--engine", NULL, NULL, FLAG_BOOL, AT(engine), NULL, 0, 0,
      "also decode through the engine, with sampling, and show its own share of the time"},
+    {"--transfer", NULL, NULL, FLAG_BOOL, AT(transfer), NULL, 0, 0,
+     "instead: the KV of -p tokens to another process, as a hand-off (with and without TLS) and as "
+     "a "
+     "plain copy"},
     {"--output", "-o", NULL, FLAG_STRING, AT(output), "FORM", 0, 0, "md, csv or json [md]"},
     {"--help", "-h", NULL, FLAG_BOOL, AT(help), NULL, 0, 0, "this text"},
 };
@@ -343,6 +342,8 @@ static enum status bench(const struct bench_options *o)
         return fail(STATUS_USAGE, "-o wants md, csv or json, not \"%s\"", o->output);
     if (!largest(l.prompt, l.n_prompt) && !largest(l.generate, l.n_generate))
         return fail(STATUS_USAGE, "-p 0 and -n 0 leave nothing to measure");
+    if (o->transfer)
+        return bench_transfer(o->model, l.prompt[0], (uint32_t)o->repeats);
     const uint32_t n_tokens = largest(l.depth, l.n_depth) +
                               MAX(largest(l.prompt, l.n_prompt), largest(l.generate, l.n_generate));
     for (uint32_t t = 0; status == STATUS_OK && t < l.n_threads; t++) {

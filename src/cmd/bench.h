@@ -1,9 +1,11 @@
-/* What the files of `baton bench` share: the limits of the machine, and decoding through the
- * engine. */
+/* What the files of `baton bench` share: the limits of the machine, decoding through the
+ * engine, and hand-offs. */
 #ifndef BATON_CMD_BENCH_H
 #define BATON_CMD_BENCH_H
 
 #include "cmd/cmd.h"
+
+enum { BENCH_MAX_REPEATS = 100 };
 
 /* What a test had to do at least, and how long the machine would take at its limits: the slower of
  * reading the bytes and of doing the operations. */
@@ -33,5 +35,9 @@ enum status bench_limit_decode(struct bench_probes *p, const struct loaded *l, u
  * the time that the engine computes outside the model (plan, pages, sampling, detokenising). */
 enum status bench_engine(const struct loaded *l, uint32_t n, uint32_t n_sequences, double *speed,
                          double *own_share) WARN_UNUSED;
+
+/* The KV of n_tokens between two processes, as a hand-off and as a plain copy; prints a table. Must
+ * be called before this process has threads. */
+enum status bench_transfer(const char *model, uint32_t n_tokens, uint32_t n_rounds) WARN_UNUSED;
 
 #endif

@@ -9,7 +9,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 import chaos  # noqa: E402
 from faults import KINDS  # noqa: E402
 
-FIRST = 28
+FIRST = 14
 
 
 @pytest.mark.slow
