@@ -39,6 +39,9 @@ enum status api_create(struct net_loop *l, const struct api_options *options,
         free(api);
         return status;
     }
+    metric_set(metrics_gauge(metrics, "build_info", "version=\"" BATON_VERSION "\"",
+                             "1: which version this is."),
+               1);
     if (!api->options.no_openai_routes)
         series_create(api);
     status = net_timer_start(l, &api->tick, 1000, 1000, api_tick, api);

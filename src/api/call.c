@@ -436,8 +436,9 @@ static void call_submit(struct call *c)
     struct service *s = c->api->service;
 
     warn_model(c);
-    if (take_of_key(c) != STATUS_OK) {
-        call_fail(c, STATUS_RATE_LIMITED, NULL, status_message());
+    const enum status taken = take_of_key(c);
+    if (taken != STATUS_OK) {
+        call_fail(c, taken, taken == STATUS_RATE_LIMITED ? NULL : "max_tokens", status_message());
         return;
     }
     for (uint32_t i = 0; i < c->n_choices; i++) {

@@ -269,6 +269,10 @@ enum status api_key_take(struct api_key *k, uint32_t n_requests, uint64_t n_toke
         return fail(STATUS_RATE_LIMITED,
                     "this key has %u of its %llu requests running; try again when one has ended",
                     k->n_requests, (unsigned long long)k->max_requests);
+    if (k->max_tokens && n_tokens > k->max_tokens)
+        return fail(STATUS_BAD_REQUEST,
+                    "prompt and answer may take %llu tokens, more than this key's %llu",
+                    (unsigned long long)n_tokens, (unsigned long long)k->max_tokens);
     if (k->max_tokens && n_tokens > k->max_tokens - MIN(k->n_tokens, k->max_tokens))
         return fail(STATUS_RATE_LIMITED,
                     "prompt and answer may take %llu tokens; of this key's %llu, %llu are taken by "

@@ -232,6 +232,14 @@ static unsigned count_files(struct metrics *m)
     return m->n_files;
 }
 
+/* A process_* series, with the constant labels and without the prefix. */
+static void render_process_series(const struct metrics *m, const char *name, const char *type,
+                                  struct buffer *out)
+{
+    buffer_printf(out, "# TYPE %s %s\n%s", name, type, name);
+    buffer_printf(out, *m->constant_labels ? "{%s} " : "%s ", m->constant_labels);
+}
+
 static void render_process(struct metrics *m, struct buffer *out)
 {
     struct rusage usage;
@@ -244,11 +252,13 @@ static void render_process(struct metrics *m, struct buffer *out)
         fclose(f);
     }
     getrusage(RUSAGE_SELF, &usage);
-    buffer_printf(
-        out, "# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes %llu\n",
-        (unsigned long long)resident_pages * (unsigned long long)sysconf(_SC_PAGESIZE));
-    buffer_printf(out, "# TYPE process_open_fds gauge\nprocess_open_fds %u\n", count_files(m));
-    buffer_printf(out, "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total %.3f\n",
+    render_process_series(m, "process_resident_memory_bytes", "gauge", out);
+    buffer_printf(out, "%llu\n",
+                  (unsigned long long)resident_pages * (unsigned long long)sysconf(_SC_PAGESIZE));
+    render_process_series(m, "process_open_fds", "gauge", out);
+    buffer_printf(out, "%u\n", count_files(m));
+    render_process_series(m, "process_cpu_seconds_total", "counter", out);
+    buffer_printf(out, "%.3f\n",
                   (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
 }

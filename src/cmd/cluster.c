@@ -301,6 +301,24 @@ static enum status peers_of_router(const struct family *f, struct serve_options 
     return STATUS_OK;
 }
 
+/* A child without its certificate would start, end, and be started again. */
+static enum status check_certificates(const struct family *f)
+{
+    static const char *const kinds[] = {"crt", "key"};
+    char path[512];
+
+    for (uint32_t i = 0; f->options.cluster_dir && i < f->n_children; i++)
+        for (uint32_t k = 0; k < ARRAY_LENGTH(kinds); k++) {
+            snprintf(path, sizeof path, "%s/%s.%s", f->options.cluster_dir, f->children[i].id,
+                     kinds[k]);
+            if (access(path, R_OK))
+                return fail(STATUS_USAGE, "--roles %s: %s: %s; `baton cluster add %s %s` makes it",
+                            f->options.roles, path, strerror(errno), f->options.cluster_dir,
+                            f->children[i].id);
+        }
+    return STATUS_OK;
+}
+
 enum status family_parse(const char *roles, unsigned *n_prefill, unsigned *n_decode)
 {
     unsigned p, d;
@@ -335,6 +353,7 @@ enum status family_start(struct net_loop *loop, const char *program, struct serv
         MAX(1u, (o->n_threads ? (uint32_t)o->n_threads : host_threads()) / (n_prefill + n_decode));
     TRY_GOTO(failed, add_children(f, "prefill", n_prefill));
     TRY_GOTO(failed, add_children(f, "decode", n_decode));
+    TRY_GOTO(failed, check_certificates(f));
     TRY_GOTO(failed, peers_of_router(f, o));
     uv_signal_init(net_loop_uv(loop), &f->sigchld);
     f->sigchld.data = f;

@@ -60,8 +60,13 @@ static bool has_changed(struct peers_watch *w)
 {
     struct stat st;
 
-    if (stat(w->path, &st))
-        return false; /* being replaced, perhaps; what is known stays */
+    if (stat(w->path, &st)) {
+        /* being replaced, perhaps, the first time; what is known stays */
+        if (++w->n_missing == 2)
+            log_event(LOG_WARN, "peers file is gone, the old peers stay", "file=%s", w->path);
+        return false;
+    }
+    w->n_missing = 0;
     const bool changed = st.st_ino != w->inode || st.st_size != w->size ||
                          st.st_mtim.tv_sec != w->modified.tv_sec ||
                          st.st_mtim.tv_nsec != w->modified.tv_nsec;

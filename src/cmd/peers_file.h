@@ -29,6 +29,7 @@ struct peers_watch {
     ino_t inode;
     off_t size;
     struct timespec modified;
+    uint32_t n_missing; /* looks in a row that found no file */
     struct peers now;
     void (*changed)(void *context, const struct peers *p);
     void *context;

@@ -57,6 +57,9 @@ def test_nodes_join_and_leave(tmp_path):
     write(peers, f"prefill {prefill.serving}", f"decode {second.serving}", "decode 127.0.0.1:1")
     router.process.send_signal(signal.SIGHUP)
     router.wait_line("msg=peers .*decode=2", 10)
+    peers.unlink()
+    router.wait_line("peers file is gone", 20)
+    assert canonical.stream(router.post(CHAT, body)) == expected
     for s in (prefill, second):
         s.check_no_leak()
     for s in (router, prefill, second):

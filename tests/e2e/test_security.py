@@ -376,3 +376,7 @@ def test_roles_with_certificates(tmp_path, hybrid):
         assert family.find(r"listener=serving .*tls=yes"), family.tail()
     finally:
         family.stop()
+    # one that is missing is said at once, not by a child that is started again and again
+    r = subprocess.run([BIN, "serve", "-m", MODEL, "--port", "0", "--roles", "1p2d", "--cluster-dir", str(folder)], capture_output=True,
+                       text=True, timeout=60)
+    assert r.returncode == 2 and "decode-1.crt" in r.stderr and "baton cluster add" in r.stderr, r.stderr

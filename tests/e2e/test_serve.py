@@ -147,7 +147,18 @@ def test_roles_have_no_openai_routes(cluster):
         status, _, data = worker.request("POST", CHAT, HELLO)
         assert status == 404 and role in data.decode()
         assert worker.request("GET", "/health")[0] == 200
-        assert "baton_kv_pages" in worker.request("GET", "/metrics")[2].decode()
+        metrics = worker.request("GET", "/metrics")[2].decode()
+        assert "baton_kv_pages" in metrics
+        assert re.search(r'^baton_build_info\{.*role="' + role + r'",version="[0-9.]+"\} 1$', metrics, re.M), metrics
+        assert re.search(r'^process_open_fds\{.*role="' + role + r'"\} [0-9]+$', metrics, re.M)
+
+
+def test_bench_moves_pages_between_two_processes():
+    r = subprocess.run([BIN, "bench", "-m", MODEL, "--transfer", "-p", "100", "-r", "2"], capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0 and r.stderr == "", (r.stdout, r.stderr)
+    head, *ways = r.stdout.splitlines()
+    assert head.startswith("100 tokens, 2.9 MB of KV in 4 pages")
+    assert [w.split("  ")[0] for w in ways] == ["plain socket copy", "hand-off", "hand-off over TLS"]
 
 
 def test_idle_server_stops_at_once():
