@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/ring.h"
 #include "cmd/peers_file.h"
 #include "http/http.h"
 #include "net/net.h"
@@ -677,6 +678,7 @@ int cmd_serve(int argc, char **argv)
         return 0;
     }
     setup_log(&s->options);
+    ring_print_on_signals();
     s->start_ms = clock_now_ms();
     s->program = "/proc/self/exe";
     s->role = s->options.misconfigured ? "hybrid" : s->options.role;

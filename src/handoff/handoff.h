@@ -147,5 +147,7 @@ enum sender_action {
     SENDER_COUNT,      /* in CLOSED, or where it makes no sense */
 };
 enum sender_action sender_next(enum sender_state *state, enum sender_event event);
+const char *sender_state_name(enum sender_state state);
+const char *sender_event_name(enum sender_event event);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/ring.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,17 @@ struct handoff_receivers {
     struct handoff_receiver_stats stats;
     struct metric *n_committed, *n_ended, *n_stray;
 };
+
+static void note(const struct handoff_receiver *h, const char *from, const char *event,
+                 const char *to)
+{
+    ring_note("handoff-receive", h->key.origin, h->key.number, h->attempt, from, event, to);
+}
+
+static const char *place(const struct handoff_receiver *h)
+{
+    return h->commit_seen ? "committing" : "receiving";
+}
 
 static uint32_t n_layers(const struct handoff_receivers *r)
 {
@@ -83,6 +95,7 @@ static void end(struct handoff_receiver *h, enum status reason)
 {
     const struct handoff_sink sink = h->sink;
 
+    note(h, place(h), status_code(reason), "closed");
     h->all->stats.n_ended++;
     metric_add(h->all->n_ended, 1);
     receiver_free(h);
@@ -91,6 +104,7 @@ static void end(struct handoff_receiver *h, enum status reason)
 
 void handoff_receive_end(struct handoff_receiver *h, enum status reason)
 {
+    note(h, place(h), reason == STATUS_OK ? "cancel" : status_code(reason), "closed");
     h->all->stats.n_ended++;
     metric_add(h->all->n_ended, 1);
     if (reason != STATUS_OK)
@@ -132,6 +146,7 @@ enum status handoff_receive_ready(struct handoff_receivers *r, struct peer_link 
     h->heard_ms = clock_now_ms();
     r->slots[slot] = h;
     r->stats.n_open++;
+    note(h, "new", "reserved", "receiving");
     *out = h;
 
     const struct wire_decode_ready ready = {
@@ -155,6 +170,7 @@ static void try_commit(struct handoff_receiver *h)
         end(h, STATUS_HANDOFF_FAILED);
         return;
     }
+    note(h, "committing", "accepted", "closed");
     tell(h, WIRE_HANDOFF_ACCEPTED, STATUS_OK);
     h->all->stats.n_committed++;
     h->all->stats.n_pages_received += h->n_pages;
@@ -190,6 +206,7 @@ static enum status on_commit(struct handoff_receivers *r, struct peer_link *link
     } else if (h && !h->commit_seen) {
         h->commit = m;
         h->commit_seen = true;
+        note(h, "receiving", "commit", "committing");
         h->commit_arena = arena;
         arena = (struct arena){0};
         h->heard_ms = clock_now_ms();

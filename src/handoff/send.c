@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/ring.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -256,7 +257,13 @@ static void start(struct net_task *task)
 
 static void act(struct handoff_sender *h, enum sender_event event)
 {
-    switch (sender_next(&h->state, event)) {
+    const enum sender_state from = h->state;
+    const enum sender_action action = sender_next(&h->state, event);
+
+    if (event != SENDER_LAYER_DONE) /* one a layer and chunk would drown the rest */
+        ring_note("handoff-send", h->key.origin, h->key.number, h->attempt, sender_state_name(from),
+                  sender_event_name(event), sender_state_name(h->state));
+    switch (action) {
     case SENDER_DO_NOTHING:
     case SENDER_NOTE_LAYER:
     case SENDER_COUNT:

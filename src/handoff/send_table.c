@@ -36,3 +36,19 @@ enum sender_action sender_next(enum sender_state *state, enum sender_event event
     }
     return SENDER_COUNT;
 }
+
+const char *sender_state_name(enum sender_state state)
+{
+    static const char *const names[] = {"opening", "streaming", "committing", "closed"};
+
+    return names[state];
+}
+
+const char *sender_event_name(enum sender_event event)
+{
+    static const char *const names[] = {"layer_done", "prefill_done", "ready",  "all_sent",
+                                        "accepted",   "refused",      "failed", "cancel",
+                                        "link_lost",  "lease_over"};
+
+    return names[event];
+}

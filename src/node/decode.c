@@ -25,9 +25,12 @@ static void refuse(struct peer_link *link, const struct request_key *key, uint32
  * news. */
 void decode_cancel(struct job *j)
 {
+    const char *from = job_place(j);
+
     if (j->closing)
         return;
     j->closing = true;
+    job_note(j, from, "cancel");
     if (j->receiver)
         handoff_receive_end(j->receiver, STATUS_OK);
     j->receiver = NULL;
@@ -76,6 +79,7 @@ static bool sink_committed(void *context, const struct wire_handoff_commit *m)
         return false;
     }
     j->committed = true;
+    job_note(j, "receiving", "commit");
     engine_commit(j->node->engine, j->sequence, m->first_id, m->has_logprobs ? &m->row : NULL);
     return true;
 }
@@ -90,6 +94,7 @@ static void sink_ended(void *context, enum status reason)
     if (j->closing)
         return;
     j->closing = true;
+    job_note(j, "receiving", status_code(reason));
     engine_cancel(j->node->engine, j->sequence);
     engine_finish(j->node->engine, j->sequence);
 }
@@ -100,6 +105,7 @@ static void reserved(struct job *j, const struct sequence_view *v)
         .slab = sink_slab, .committed = sink_committed, .ended = sink_ended, .context = j};
 
     j->asked_ready = true;
+    job_note(j, "reserving", "reserved");
     const enum status status =
         handoff_receive_ready(j->node->receivers, j->from, &j->key, j->attempt, v->n_prefix,
                               v->n_held_pages, &sink, &j->receiver);

@@ -85,6 +85,9 @@ struct job *job_create(struct node *n, struct request *r, enum sequence_purpose 
                        enum status *status);
 /* The sequence has ended (or never began). */
 void job_destroy(struct job *j);
+/* For the ring: where it stands, and that this has changed. */
+const char *job_place(const struct job *j);
+void job_note(const struct job *j, const char *from, const char *event);
 struct job *job_find(struct node *n, const struct request_key *key);
 void key_remember_cancelled(struct node *n, const struct request_key *key, uint32_t attempt);
 bool key_was_cancelled(const struct node *n, const struct request_key *key, uint32_t attempt);

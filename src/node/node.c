@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/ring.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,27 @@ const char *node_role_name(enum node_role role)
 }
 
 /* ---- jobs ---- */
+
+const char *job_place(const struct job *j)
+{
+    if (j->closing)
+        return "closing";
+    switch (j->node->options.role) {
+    case NODE_PREFILL:
+        return j->first_told ? "handing_over" : j->opened ? "prefilling" : "waiting";
+    case NODE_DECODE:
+        return j->committed ? "decoding" : j->asked_ready ? "receiving" : "reserving";
+    case NODE_HYBRID:
+        break;
+    }
+    return "running";
+}
+
+void job_note(const struct job *j, const char *from, const char *event)
+{
+    ring_note(node_role_name(j->node->options.role), j->key.origin, j->key.number, j->attempt, from,
+              event, job_place(j));
+}
 
 struct job *job_create(struct node *n, struct request *r, enum sequence_purpose purpose,
                        enum status *status)
@@ -42,6 +64,7 @@ struct job *job_create(struct node *n, struct request *r, enum sequence_purpose 
         n->jobs->prev = j;
     n->jobs = j;
     n->n_jobs++;
+    job_note(j, "new", "request");
     return j;
 }
 
@@ -49,6 +72,8 @@ void job_destroy(struct job *j)
 {
     struct node *n = j->node;
 
+    ring_note(node_role_name(n->options.role), j->key.origin, j->key.number, j->attempt,
+              job_place(j), "ended", "gone");
     *(j->prev ? &j->prev->next : &n->jobs) = j->next;
     if (j->next)
         j->next->prev = j->prev;

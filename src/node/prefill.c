@@ -19,6 +19,7 @@ static void let_go(struct job *j)
 static void fail_job(struct job *j, enum status error, const char *message)
 {
     struct node *n = j->node;
+    const char *from = job_place(j);
 
     if (!j->closing) {
         reply_failed(n, j->reply_to, &j->key, j->attempt, error, message);
@@ -26,6 +27,7 @@ static void fail_job(struct job *j, enum status error, const char *message)
                   j->request_id, j->attempt, status_code(error), log_quote(message));
     }
     j->closing = true;
+    job_note(j, from, status_code(error));
     engine_cancel(n->engine, j->sequence);
     if (j->sender)
         handoff_send_cancel(j->sender); /* released() lets go */
@@ -35,9 +37,12 @@ static void fail_job(struct job *j, enum status error, const char *message)
 
 void prefill_cancel(struct job *j)
 {
+    const char *from = job_place(j);
+
     if (j->closing)
         return;
     j->closing = true;
+    job_note(j, from, "cancel");
     engine_cancel(j->node->engine, j->sequence);
     if (j->sender)
         handoff_send_cancel(j->sender);
@@ -76,15 +81,18 @@ static void source_opened(void *context, const char *decode_node)
 static void source_accepted(void *context)
 {
     struct job *j = context;
+    const char *from = job_place(j);
 
     log_event(LOG_INFO, "handed off", "req=%s attempt=%u ms=%lld", j->request_id, j->attempt,
               (long long)(clock_now_ms() - j->begun_ms));
     j->closing = true;
+    job_note(j, from, "accepted");
 }
 
 static void source_given_up(void *context, enum status reason, const char *message)
 {
     struct job *j = context;
+    const char *from = job_place(j);
 
     if (!j->closing) {
         reply_failed(j->node, j->reply_to, &j->key, j->attempt, reason, message);
@@ -92,6 +100,7 @@ static void source_given_up(void *context, enum status reason, const char *messa
                   j->request_id, status_code(reason), log_quote(message));
     }
     j->closing = true;
+    job_note(j, from, status_code(reason));
     engine_cancel(j->node->engine, j->sequence);
 }
 
@@ -188,6 +197,7 @@ static void tell_first_token(struct job *j, const struct sequence_view *v)
     replies_flush(j->node); /* ahead of the commit, and of anything the decode node says */
     buffer_deinit(&text);
     j->first_told = true;
+    job_note(j, "prefilling", "first_token");
     if (m.done) {
         prefill_cancel(j);
     } else if (j->sender) {
@@ -213,6 +223,7 @@ void prefill_news(struct job *j, const struct sequence_view *v)
     }
     if (v->started && j->needs_handoff && !j->opened) {
         j->opened = true;
+        job_note(j, "waiting", "started");
         const enum status status = open_handoff(j);
         if (status != STATUS_OK) {
             fail_job(j, status, status_message());

@@ -122,6 +122,9 @@ struct peer_hub {
 
 struct peer_link *link_create(struct peer_hub *hub, struct transport *control, struct dial *d);
 void link_begin(struct peer_link *link);
+/* For the ring. */
+const char *link_state_name(enum link_state state);
+void link_set_state(struct peer_link *link, enum link_state state, const char *event);
 void link_lost(struct peer_link *link, enum status reason);
 /* The same in the loop's next turn, for faults met while sending: whoever sends may be walking over
  * links, or over what hangs on them, and must not lose them under its hands. */

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/ring.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,20 @@ struct peer_link *link_create(struct peer_hub *hub, struct transport *control, s
         hub->links->prev = link;
     hub->links = link;
     return link;
+}
+
+const char *link_state_name(enum link_state state)
+{
+    static const char *const names[] = {"hello", "waiting_bulk", "up", "closed"};
+
+    return names[state];
+}
+
+void link_set_state(struct peer_link *link, enum link_state state, const char *event)
+{
+    ring_note("peer", *link->theirs.node_id ? link->theirs.node_id : link->address, 0, 0,
+              link_state_name(link->state), event, link_state_name(state));
+    link->state = state;
 }
 
 void link_unpin(struct peer_link *link)
@@ -167,7 +182,7 @@ void link_lost(struct peer_link *link, enum status reason)
     if (link->state == LINK_CLOSED)
         return;
     link->n_pins++;
-    link->state = LINK_CLOSED;
+    link_set_state(link, LINK_CLOSED, status_code(reason));
     *(link->prev ? &link->prev->next : &hub->links) = link->next;
     if (link->next)
         link->next->prev = link->prev;
@@ -237,7 +252,7 @@ void link_is_up(struct peer_link *link)
 {
     struct peer_hub *hub = link->hub;
 
-    link->state = LINK_UP;
+    link_set_state(link, LINK_UP, "linked");
     if (link->dial) {
         link->dial->delay_ms = hub->options.limits.redial_min_ms;
         link->dial->last_logged = STATUS_OK;
@@ -318,7 +333,7 @@ static void accept_hello(struct peer_link *link, const struct wire_hello *hello)
         return;
     link->last_heard_ms = clock_now_ms(); /* a hello may take long; from now on silence counts */
     if (hello->wants_bulk)
-        link->state = LINK_WAITING_BULK;
+        link_set_state(link, LINK_WAITING_BULK, "hello");
     else
         link_is_up(link);
 }
@@ -341,7 +356,7 @@ static void answered_hello(struct peer_link *link, const struct wire_hello *hell
     }
     link->last_heard_ms = clock_now_ms();
     if (link->ours.wants_bulk) {
-        link->state = LINK_WAITING_BULK;
+        link_set_state(link, LINK_WAITING_BULK, "answered");
         dial_bulk(link);
     } else {
         link_is_up(link);

@@ -96,6 +96,7 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
         .prefill_node = *e->now.prefill_node ? e->now.prefill_node : NULL,
         .decode_node = *e->now.decode_node ? e->now.decode_node : NULL};
 
+    entry_note(e, entry_place(e), status_code(status), "ended");
     metric_add(
         status == STATUS_OK ? e->router->metrics.n_ended_ok : e->router->metrics.n_ended_error, 1);
     if (status != STATUS_OK)
@@ -114,6 +115,8 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
 
 void entry_begin_attempt(struct entry *e, bool moves)
 {
+    const char *from = entry_place(e);
+
     if (moves) {
         e->leaving = e->now;
     } else {
@@ -124,6 +127,7 @@ void entry_begin_attempt(struct entry *e, bool moves)
                                  .owner = OWNER_PREFILL,
                                  .n_ids_before = e->n_ids,
                                  .probation = e->n_crashes > 0};
+    entry_note(e, from, moves ? "move" : "send", "prefill");
 }
 
 /* The newer attempt came to nothing: the node that drains still has the request. */
@@ -132,6 +136,7 @@ static void stay(struct entry *e, enum status reason, const char *message)
     log_event(LOG_WARN, "move failed", "req=%s attempt=%u reason=%s error=" LOG_Q, entry_label(e),
               e->now.attempt, status_code(reason), log_quote(message));
     cancel_attempt(e, &e->now);
+    entry_note(e, entry_place(e), status_code(reason), "decode");
     e->now = e->leaving;
     e->leaving = (struct assignment){0};
     e->not_before_ms = clock_now_ms() + MOVE_PAUSE_MS;
@@ -145,6 +150,7 @@ static void leave(struct entry *e)
     log_event(LOG_INFO, "request moved", "req=%s attempt=%u from=%s to=%s tokens=%u",
               entry_label(e), e->now.attempt, e->leaving.decode_node, e->now.decode_node, e->n_ids);
     r->n_moved++;
+    entry_note(e, "decode", "moved", entry_place(e));
     metric_add(r->metrics.n_moved, 1);
     cancel_attempt(e, &e->leaving);
     e->leaving = (struct assignment){0};
@@ -209,6 +215,7 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
               full ? "request queued again" : "request resumed elsewhere",
               "req=%s attempt=%u reason=%s tokens=%u error=" LOG_Q, entry_label(e), e->now.attempt,
               status_code(reason), e->n_ids, log_quote(e->last_message));
+    entry_note(e, entry_place(e), status_code(reason), "queued");
     queue_again(e, full && !e->now.first_seen);
 }
 
@@ -440,6 +447,7 @@ static void count_crash(struct entry *e, const struct wire_hello *node, bool alo
     if (e->n_crashes == ARRAY_LENGTH(e->crashes))
         return; /* the verdict is being waited for */
     struct crash *c = &e->crashes[e->n_crashes++];
+    entry_note(e, entry_place(e), "crash", entry_place(e));
     *c = (struct crash){.epoch = node->epoch};
     snprintf(c->node_id, sizeof c->node_id, "%s", node->node_id);
     /* alone, or once too often to be chance */
@@ -563,6 +571,7 @@ static bool take_phase(struct entry *e, struct assignment *a, const char *node_i
     switch (m->phase) {
     case WIRE_PHASE_OPENED:
         decode_node_is(e, a, m->decode_node);
+        entry_note(e, entry_place(e), "opened", entry_place(e));
         log_event(LOG_DEBUG, "request opened", "req=%s attempt=%u prefill=%s decode=%s",
                   entry_label(e), a->attempt, a->prefill_node, a->decode_node);
         return false;
@@ -581,12 +590,14 @@ static bool take_phase(struct entry *e, struct assignment *a, const char *node_i
             return false;
         }
         a->first_seen = true;
+        entry_note(e, entry_place(e), "first_token", entry_place(e));
         if (a == &e->now)
             note_decode_link(e, clock_now_ms());
         return true;
     case WIRE_PHASE_ACCEPTED:
         if (a->owner == OWNER_PREFILL)
             e->router->n_handed_off++;
+        entry_note(e, entry_place(e), "accepted", "decode");
         a->owner = OWNER_DECODE;
         a->first_seen = true;
         decode_node_is(e, a, node_id);

@@ -2,6 +2,7 @@
 #ifndef BATON_ROUTER_INTERNAL_H
 #define BATON_ROUTER_INTERNAL_H
 
+#include "base/ring.h"
 #include "router/router.h"
 
 enum entry_state { ENTRY_QUEUED, ENTRY_ASSIGNED };
@@ -146,6 +147,21 @@ void entry_begin_attempt(struct entry *e, bool moves);
 static inline const char *entry_label(const struct entry *e)
 {
     return e->request->request_id ? e->request->request_id : "";
+}
+
+/* For the ring: whose it is. */
+static inline const char *entry_place(const struct entry *e)
+{
+    return e->state == ENTRY_QUEUED        ? "queued"
+           : e->now.owner == OWNER_PREFILL ? "prefill"
+                                           : "decode";
+}
+
+static inline void entry_note(const struct entry *e, const char *from, const char *event,
+                              const char *to)
+{
+    ring_note("router", e->request->key.origin, e->request->key.number, e->last_attempt, from,
+              event, to);
 }
 
 /* What it computes, some node has computed before. */

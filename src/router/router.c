@@ -72,6 +72,7 @@ static enum status submit(struct service *s, struct request *request, struct req
     r->n_queued++;
     metric_add(r->metrics.n_requests, 1);
     entry_append(r, e, false);
+    entry_note(e, "new", "submit", "queued");
     *out_ticket = e->ticket;
     dispatch_soon(r);
     return STATUS_OK;
