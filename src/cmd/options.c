@@ -58,6 +58,10 @@ static const struct flag flags[] = {
     {"--peers", NULL, NULL, FLAG_STRING, AT(peers_file), "FILE", 0, 0,
      "router, prefill: a file of nodes, read again when it changes: lines of \"prefill HOST:PORT\" "
      "and \"decode HOST:PORT\""},
+    {"--local-prefill", NULL, NULL, FLAG_INT, AT(local_prefill), "N", 0, 4096,
+     "router: a prompt of which at most N tokens are not cached may be read by its decode node "
+     "while "
+     "prefill nodes are busy; 0: never [32]"},
     {"--policy", NULL, NULL, FLAG_STRING, AT(policy), "POLICY", 0, 0,
      "router: prefix (who has the longest prefix cached, weighed against load), least-loaded or "
      "round-robin [prefix]"},
@@ -104,6 +108,9 @@ static const struct flag flags[] = {
      "a busy peer without progress for so long is lost [5000]"},
     {"--lease-ms", NULL, NULL, FLAG_INT, AT(lease_ms), "MS", 500, 600000,
      "decode: a reservation without a sign of life ends [5000]"},
+    {"--protocol-max", NULL, NULL, FLAG_INT, AT(protocol_max), "N", 0, 1000,
+     "speak at most this version between nodes, as while a cluster is upgraded; 0: the highest "
+     "[0]"},
     {"--log-level", NULL, NULL, FLAG_STRING, AT(log_level), "LEVEL", 0, 0,
      "debug, info, warn or error [info]"},
     {"--log-json", NULL, NULL, FLAG_BOOL, AT(log_json), NULL, 0, 0, "logs as JSON lines"},
@@ -201,6 +208,7 @@ enum status serve_options_parse(int argc, char **argv, struct serve_options *out
         .port = -1,
         .role = "hybrid",
         .policy = "prefix",
+        .local_prefill = 32,
         .log_level = "info",
         .n_predict = -1,
         .temperature = 1,

@@ -31,6 +31,7 @@ struct serve_options {
     int64_t top_k;
     int64_t drain_timeout_s, max_queue, queue_timeout_s;
     int64_t prefill_chunk, step_ms, dead_ms, stuck_ms, lease_ms;
+    int64_t local_prefill, protocol_max;
     /* worked out */
     enum router_policy router_policy;
     bool context_given;

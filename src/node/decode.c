@@ -125,7 +125,7 @@ static void tell_tokens(struct job *j, const struct sequence_view *v)
     while (j->n_told < v->n_generated) {
         /* the first result repeats the prefill's token: it says that the sequence is owned here now
          */
-        const bool first = !j->first_told;
+        const bool first = !j->accepted_told;
         struct wire_result m = job_result(j, first ? WIRE_PHASE_ACCEPTED : WIRE_PHASE_CONTINUATION);
         m.start = j->n_told;
         m.n_ids = first ? 1 : MIN(v->n_generated - j->n_told, 256u);
@@ -144,7 +144,7 @@ static void tell_tokens(struct job *j, const struct sequence_view *v)
         job_add_text(j, &m, &text);
         if (first)
             m.has_text = false; /* the prefill node has sent it */
-        j->first_told = true;
+        j->accepted_told = true;
         reply_append(j->node, j->reply_to, &m);
     }
     buffer_deinit(&text);
@@ -154,6 +154,10 @@ void decode_news(struct job *j, const struct sequence_view *v)
 {
     if (v->ready && !j->asked_ready && !j->closing)
         reserved(j, v);
+    if (j->whole && !j->closing)
+        job_tell_prompt_rows(j, v);
+    if (j->whole && !j->closing && !j->first_told && v->n_generated > j->n_told)
+        j->n_told += job_tell_first_token(j, v).done; /* there is nothing more to say then */
     if (j->committed && !j->closing)
         tell_tokens(j, v);
     if (!v->ended)
@@ -195,6 +199,33 @@ enum status decode_open(struct node *n, struct peer_link *link, const struct wir
         const enum status refused = begin(n, link, &m.request, &arena);
         if (refused != STATUS_OK)
             refuse(link, &m.request.key, m.request.attempt, refused, status_message());
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+static enum status begin_whole(struct node *n, struct wire_prefill_request *m, struct arena *arena)
+{
+    struct job *j;
+
+    if (n->n_jobs >= n->options.max_waiting + n->options.engine.n_slots)
+        return fail(STATUS_QUEUE_FULL, "%u requests are here already", n->n_jobs);
+    TRY(job_begin(n, m, arena, SEQUENCE_WHOLE, &j));
+    j->whole = j->asked_ready = j->committed = true; /* there is no hand-off to wait for */
+    engine_submit(n->engine, j->sequence);
+    return STATUS_OK;
+}
+
+enum status decode_request(struct node *n, struct peer_link *link, const struct wire_frame *f)
+{
+    struct wire_prefill_request m = {0};
+    struct arena arena = {0};
+    enum status status = wire_decode_prefill_request(f, &arena, &m);
+
+    if (status == STATUS_OK) {
+        const enum status refused = begin_whole(n, &m, &arena);
+        if (refused != STATUS_OK)
+            reply_failed(n, peer_link_id(link), &m.key, m.attempt, refused, status_message());
     }
     arena_deinit(&arena);
     return status;

@@ -32,11 +32,12 @@ struct job {
     struct text_stream *text; /* with want_text: makes `tokens` */
     struct handoff_sender *sender;
     bool needs_handoff, opened;
-    bool first_told;
+    bool first_told, accepted_told;
     struct peer_link *from; /* decode: the prefill node's link, until the hand-off is done */
     struct handoff_receiver *receiver;
     bool asked_ready; /* decode: ready or a refusal has been sent */
     bool committed;
+    bool whole; /* decode: nobody hands it over, the prompt is read here */
 };
 
 enum { N_CANCELLED_KEYS = 256, CANCELLED_KEY_MS = 10000, PROMPT_ROWS_A_RESULT = 256 };
@@ -107,12 +108,19 @@ void replies_link_down(struct peer_link *link);
 /* A result with the job's key and, with want_text, what its text_stream releases for the ids. */
 struct wire_result job_result(const struct job *j, enum wire_phase phase);
 void job_add_text(struct job *j, struct wire_result *m, struct buffer *text);
+/* The rows of the prompt that are new. */
+void job_tell_prompt_rows(struct job *j, const struct sequence_view *v);
+/* This attempt's first token, which the sequence has; what was said of it, without text. */
+struct wire_result job_tell_first_token(struct job *j, const struct sequence_view *v);
 
 /* prefill.c, decode.c */
 enum status prefill_request(struct node *n, struct peer_link *link,
                             const struct wire_frame *f) WARN_UNUSED;
 void prefill_news(struct job *j, const struct sequence_view *v);
 void prefill_cancel(struct job *j);
+/* Whoever asked wants the whole answer from here. */
+enum status decode_request(struct node *n, struct peer_link *link,
+                           const struct wire_frame *f) WARN_UNUSED;
 enum status decode_open(struct node *n, struct peer_link *link,
                         const struct wire_frame *f) WARN_UNUSED;
 void decode_news(struct job *j, const struct sequence_view *v);

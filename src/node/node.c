@@ -25,7 +25,10 @@ const char *job_place(const struct job *j)
     case NODE_PREFILL:
         return j->first_told ? "handing_over" : j->opened ? "prefilling" : "waiting";
     case NODE_DECODE:
-        return j->committed ? "decoding" : j->asked_ready ? "receiving" : "reserving";
+        return j->whole && !j->first_told ? "prefilling"
+               : j->committed             ? "decoding"
+               : j->asked_ready           ? "receiving"
+                                          : "reserving";
     case NODE_HYBRID:
         break;
     }

@@ -29,6 +29,7 @@ struct node_options {
     struct wire_hello
         hello; /* digests, geometry and limits; id, epoch and role are set by the node */
     struct peer_limits limits;
+    uint32_t version_max;    /* of the protocol between nodes (peer/peer.h) */
     struct tls_context *tls; /* for links; NULL: plain (peer/peer.h) */
     uint32_t lease_ms;
     uint32_t max_waiting; /* requests in the queue; more are refused */

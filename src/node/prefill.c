@@ -161,47 +161,15 @@ static enum status open_handoff(struct job *j)
 
 /* ---- news ---- */
 
-static void tell_prompt_rows(struct job *j, const struct sequence_view *v)
-{
-    while (v->n_prompt_rows > j->n_prompt_rows_told && !j->closing) {
-        struct wire_result m = job_result(j, WIRE_PHASE_PROMPT_LOGPROBS);
-        m.start = j->n_prompt_rows_told + 1;
-        m.n_ids = MIN(v->n_prompt_rows - j->n_prompt_rows_told, (uint32_t)PROMPT_ROWS_A_RESULT);
-        m.has_logprobs = true;
-        m.logprobs = rows_from(&v->prompt_rows, j->n_prompt_rows_told);
-        j->n_prompt_rows_told += m.n_ids;
-        reply_append(j->node, j->reply_to, &m);
-    }
-}
-
 static void tell_first_token(struct job *j, const struct sequence_view *v)
 {
-    const struct resume *r = &sequence_request(j->sequence)->resume;
-    const uint32_t index = v->n_generated - 1;
-    struct wire_result m = job_result(j, WIRE_PHASE_FIRST_TOKEN);
-    struct buffer text = {0};
+    const struct wire_result m = job_tell_first_token(j, v);
 
-    m.start = index;
-    m.n_ids = 1;
-    m.ids = v->generated + index;
-    if (r->n_logprobs >= 0) {
-        m.has_logprobs = true;
-        m.logprobs = rows_from(&v->generated_rows, index);
-    }
-    m.n_cached = v->n_cached_tokens;
-    m.done = v->finish != FINISH_NONE;
-    m.finish = v->finish;
-    m.n_generated = m.done ? v->n_generated : 0;
-    job_add_text(j, &m, &text);
-    reply_append(j->node, j->reply_to, &m);
-    replies_flush(j->node); /* ahead of the commit, and of anything the decode node says */
-    buffer_deinit(&text);
-    j->first_told = true;
     job_note(j, "prefilling", "first_token");
     if (m.done) {
         prefill_cancel(j);
     } else if (j->sender) {
-        handoff_send_commit(j->sender, v->generated[index], m.has_logprobs ? &m.logprobs : NULL);
+        handoff_send_commit(j->sender, m.ids[0], m.has_logprobs ? &m.logprobs : NULL);
     } else {
         fail_job(j, STATUS_HANDOFF_FAILED, "the hand-off ended before the first token");
     }
@@ -230,7 +198,7 @@ void prefill_news(struct job *j, const struct sequence_view *v)
             return;
         }
     }
-    tell_prompt_rows(j, v);
+    job_tell_prompt_rows(j, v);
     if (j->sender)
         handoff_send_progress(j->sender);
     if (v->prefilled && !j->first_told && !j->closing)

@@ -99,3 +99,42 @@ void job_add_text(struct job *j, struct wire_result *m, struct buffer *text)
     m->text = text->data ? text->data : "";
     m->text_len = (uint32_t)text->len;
 }
+
+void job_tell_prompt_rows(struct job *j, const struct sequence_view *v)
+{
+    while (v->n_prompt_rows > j->n_prompt_rows_told && !j->closing) {
+        struct wire_result m = job_result(j, WIRE_PHASE_PROMPT_LOGPROBS);
+        m.start = j->n_prompt_rows_told + 1;
+        m.n_ids = MIN(v->n_prompt_rows - j->n_prompt_rows_told, (uint32_t)PROMPT_ROWS_A_RESULT);
+        m.has_logprobs = true;
+        m.logprobs = rows_from(&v->prompt_rows, j->n_prompt_rows_told);
+        j->n_prompt_rows_told += m.n_ids;
+        reply_append(j->node, j->reply_to, &m);
+    }
+}
+
+struct wire_result job_tell_first_token(struct job *j, const struct sequence_view *v)
+{
+    const struct resume *r = &sequence_request(j->sequence)->resume;
+    struct wire_result m = job_result(j, WIRE_PHASE_FIRST_TOKEN);
+    struct buffer text = {0};
+
+    m.start = r->n_generated;
+    m.n_ids = 1;
+    m.ids = v->generated + m.start;
+    if (r->n_logprobs >= 0) {
+        m.has_logprobs = true;
+        m.logprobs = rows_from(&v->generated_rows, m.start);
+    }
+    m.n_cached = v->n_cached_tokens;
+    m.done = v->n_generated == m.start + 1 && v->finish != FINISH_NONE;
+    m.finish = m.done ? v->finish : FINISH_NONE;
+    m.n_generated = m.done ? v->n_generated : 0;
+    job_add_text(j, &m, &text);
+    reply_append(j->node, j->reply_to, &m);
+    replies_flush(j->node); /* ahead of the commit, and of anything the decode node says */
+    buffer_deinit(&text);
+    m.has_text = false;
+    j->first_told = true;
+    return m;
+}

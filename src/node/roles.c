@@ -84,7 +84,7 @@ enum status job_begin(struct node *n, struct wire_prefill_request *m, struct are
     }
     snprintf(j->reply_to, sizeof j->reply_to, "%s", m->reply_to);
     j->want_text = m->want_text;
-    j->has_window = m->window_tokens && purpose == SEQUENCE_IMPORT;
+    j->has_window = m->window_tokens && purpose != SEQUENCE_PREFILL;
     if (j->has_window)
         engine_set_window(n->engine, j->sequence, m->window_tokens);
     status = m->want_text ? begin_text(j, &r->resume) : STATUS_OK;
@@ -151,7 +151,7 @@ static enum status on_message(void *context, struct peer_link *link, const struc
 
     switch (f->type) {
     case WIRE_PREFILL_REQUEST:
-        return prefill ? prefill_request(n, link, f) : misplaced(n, f);
+        return prefill ? prefill_request(n, link, f) : decode_request(n, link, f);
     case WIRE_DECODE_META:
         return prefill ? misplaced(n, f) : decode_open(n, link, f);
     case WIRE_DECODE_READY:
@@ -275,6 +275,7 @@ enum status roles_start(struct node *n)
                    .node_stats = fill_stats,
                    .context = n},
         .limits = n->options.limits,
+        .version_max = n->options.version_max,
         .metrics = n->options.metrics,
         .tls = n->options.tls,
     };

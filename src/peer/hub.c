@@ -422,7 +422,8 @@ enum status peer_hub_create(const struct peer_hub_options *o, struct peer_hub **
         return STATUS_NO_MEMORY;
     hub->options = *o;
     hub->options.hello.version_min = WIRE_VERSION_MIN;
-    hub->options.hello.version_max = WIRE_VERSION_MAX;
+    hub->options.hello.version_max =
+        o->version_max ? MIN(o->version_max, (uint32_t)WIRE_VERSION_MAX) : WIRE_VERSION_MAX;
     hub->discard_bytes = 64 << 10;
     hub->discard = memory_alloc(hub->discard_bytes, 1);
     if (!hub->discard) {

@@ -625,6 +625,11 @@ const struct wire_hello *peer_link_hello(const struct peer_link *link)
     return &link->theirs;
 }
 
+uint32_t peer_link_version(const struct peer_link *link)
+{
+    return MIN(link->ours.version_max, link->theirs.version_max);
+}
+
 const char *peer_link_id(const struct peer_link *link)
 {
     return link->theirs.node_id;

@@ -51,6 +51,7 @@ struct peer_hub_options {
         hello; /* what this node says of itself; bulk, link and expect_role are set by the hub */
     struct peer_events events;
     struct peer_limits limits;
+    uint32_t version_max; /* the highest protocol version to speak; 0: the highest there is */
     struct metrics *metrics;
     /* NULL: links are plain. Else every connection is TLS, and who a peer's certificate names must
      * be who its hello names. Outlives the hub, or its place there. */
@@ -87,6 +88,7 @@ struct peer_link *peer_hub_find(struct peer_hub *hub, const char *node_id);
 struct peer_link *peer_hub_next(struct peer_hub *hub, struct peer_link *after);
 
 const struct wire_hello *peer_link_hello(const struct peer_link *link); /* the peer's */
+uint32_t peer_link_version(const struct peer_link *link); /* of the protocol, spoken on it */
 const char *peer_link_id(const struct peer_link *link);
 const char *peer_link_address(const struct peer_link *link);
 bool peer_link_has_bulk(const struct peer_link *link);

@@ -5,6 +5,10 @@
 
 #include <string.h>
 
+/* So many times more must wait at a prefill node than is to be read at a decode node: reading there
+ * costs the answers that it writes a little. */
+enum { LOCAL_WORTH = 4 };
+
 enum status router_policy_from_name(const char *name, enum router_policy *out)
 {
     static const char *const names[] = {"prefix", "least-loaded", "round-robin"};
@@ -67,6 +71,16 @@ static double decode_cost(const struct candidate *d, uint32_t i, uint32_t n, con
     return decode_load(d) - (w->policy == POLICY_PREFIX && !w->suspect ? 0.25 * shared : 0);
 }
 
+static bool decode_can_take(const struct candidate *d, const struct wanted *w)
+{
+    const uint32_t n_wanted = kv_pages_of_tokens(w->n_reserved),
+                   n_shared = MIN(d->n_prefix_tokens / PAGE_TOKENS, n_wanted);
+
+    return could_hold(d, w->n_tokens) && decode_is_free(d) &&
+           n_wanted - n_shared <= d->n_free_pages &&
+           !(w->not_decode && !strcmp(d->node_id, w->not_decode));
+}
+
 static uint32_t order_decode(const struct candidate *prefill, const struct candidate *decode,
                              uint32_t n_decode, const struct wanted *w, uint32_t *order)
 {
@@ -74,11 +88,7 @@ static uint32_t order_decode(const struct candidate *prefill, const struct candi
 
     for (uint32_t i = 0; i < n_decode; i++) {
         const struct candidate *d = &decode[i];
-        const uint32_t n_wanted = kv_pages_of_tokens(w->n_reserved),
-                       n_shared = MIN(d->n_prefix_tokens / PAGE_TOKENS, n_wanted);
-        if (!same_cell(prefill, d) || !could_hold(d, w->n_tokens) || !decode_is_free(d) ||
-            n_wanted - n_shared > d->n_free_pages ||
-            (w->not_decode && !strcmp(d->node_id, w->not_decode)))
+        if (!same_cell(prefill, d) || !decode_can_take(d, w))
             continue;
         uint32_t at = n++;
         for (; at > 0 && decode_cost(d, i, n_decode, w) <
@@ -130,5 +140,24 @@ int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
     }
     if (best >= 0)
         *n_order = order_decode(&prefill[best], decode, n_decode, w, decode_order);
+    return best;
+}
+
+int choose_local(const struct candidate *prefill, const struct candidate *decode, uint32_t n_decode,
+                 const struct wanted *w)
+{
+    int best = -1;
+
+    if (w->suspect || (prefill && prefill->n_assigned_tokens < LOCAL_WORTH * w->max_local))
+        return -1;
+    for (uint32_t i = 0; i < n_decode; i++) {
+        const struct candidate *d = &decode[i];
+        if (!d->takes_whole || w->n_known > d->n_prefix_tokens + w->max_local ||
+            !decode_can_take(d, w))
+            continue;
+        if (best < 0 || decode_cost(d, i, n_decode, w) <
+                            decode_cost(&decode[best], (uint32_t)best, n_decode, w))
+            best = (int)i;
+    }
     return best;
 }

@@ -28,6 +28,7 @@ uint32_t collect_candidates(struct router *r, const char *role, struct candidate
             .n_running = s->n_running,
             .n_waiting = s->n_waiting,
             .n_free_pages = s->n_total_pages ? s->n_free_pages + s->n_cached_pages : UINT32_MAX,
+            .takes_whole = peer_link_version(i) >= WIRE_VERSION_WHOLE,
             .draining = s->draining || peer_link_is_leaving(i)};
     }
     return n;
@@ -38,6 +39,11 @@ static uint32_t n_tokens_of(const struct entry *e)
     const struct resume *r = &e->request->resume;
 
     return r->n_prompt + r->max_tokens;
+}
+
+static uint32_t n_known_of(const struct entry *e)
+{
+    return e->request->resume.n_prompt + e->n_ids;
 }
 
 /* What a decode node reserves when it is asked (docs/WIRE.md, 7). */
@@ -241,9 +247,12 @@ static void serve_queue(struct router *r, int64_t now_ms)
     for (struct entry *e = r->first; e; e = r->walk) {
         uint32_t order[MAX_NODES], n_order = 0;
         r->walk = e->next;
-        if (!any_is_free(prefill, n_prefill, prefill_is_free) ||
-            !any_is_free(decode, n_decode, decode_is_free))
+        const bool prefill_free = any_is_free(prefill, n_prefill, prefill_is_free);
+        if (!any_is_free(decode, n_decode, decode_is_free) ||
+            (!prefill_free && !r->options.max_local_tokens))
             break; /* a long queue is not walked in vain */
+        if (!prefill_free && n_known_of(e) > r->options.max_local_tokens)
+            continue;
         const bool moves = wants_to_move(e, decode, n_decode);
         if ((e->state != ENTRY_QUEUED && !moves) || e->not_before_ms > now_ms || e->verdict_by_ms)
             continue;
@@ -252,6 +261,8 @@ static void serve_queue(struct router *r, int64_t now_ms)
                                  .n_tokens = n_tokens_of(e),
                                  .n_reserved = n_reserved_of(e),
                                  .n_prompt = e->request->resume.n_prompt,
+                                 .n_known = n_known_of(e),
+                                 .max_local = r->options.max_local_tokens,
                                  .max_resumed = entry_is_resumed(e) ? MAX_RESUMED_A_NODE : 0,
                                  .suspect = e->n_crashes > 0,
                                  .not_decode = moves ? e->now.decode_node : NULL};
@@ -260,13 +271,21 @@ static void serve_queue(struct router *r, int64_t now_ms)
             find_prefixes(e, decode, n_decode, decode_is_free);
         }
         const int p = choose_nodes(prefill, n_prefill, decode, n_decode, &w, order, &n_order);
-        if (p < 0)
+        const int local = choose_local(p < 0 ? NULL : &prefill[p], decode, n_decode, &w);
+        if (p < 0 && local < 0)
             continue; /* a smaller one behind it may still fit */
+        if (local >= 0) {
+            order[0] = (uint32_t)local;
+            n_order = 1;
+            r->n_local++;
+            metric_add(r->metrics.n_local, 1);
+        }
         entry_begin_attempt(e, moves);
         r->n_sent++;
-        snprintf(e->now.prefill_node, sizeof e->now.prefill_node, "%s", prefill[p].node_id);
-        snprintf(e->now.decode_node, sizeof e->now.decode_node, "%s",
-                 decode[order[0]].node_id); /* until it says which one took it */
+        /* the first target, until it is known which one took it */
+        snprintf(e->now.decode_node, sizeof e->now.decode_node, "%s", decode[order[0]].node_id);
+        snprintf(e->now.prefill_node, sizeof e->now.prefill_node, "%s",
+                 local >= 0 ? e->now.decode_node : prefill[p].node_id);
         count_one(e, &e->now, prefill, n_prefill, decode, n_decode);
         send_request(r, e, decode, order, n_order, now_ms);
     }

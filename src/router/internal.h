@@ -117,9 +117,9 @@ struct router {
     void *idle_context;
     struct {
         struct metric *n_requests, *n_ended_ok, *n_ended_error, *n_retries, *n_requeued, *n_inexact,
-            *n_moved, *n_poison, *waiting;
+            *n_moved, *n_poison, *n_local, *waiting;
     } metrics;
-    uint64_t n_retries, n_requeued, n_inexact, n_tokens, n_handed_off, n_moved, n_poison;
+    uint64_t n_retries, n_requeued, n_inexact, n_tokens, n_handed_off, n_moved, n_poison, n_local;
 };
 
 /* entry.c: one request's life */

@@ -184,6 +184,7 @@ static void stats(struct service *s, service_stat_visitor *visit, void *context)
     visit(context, "", "requeued", NULL, (double)r->n_requeued);
     visit(context, "", "moved", NULL, (double)r->n_moved);
     visit(context, "", "poison", NULL, (double)r->n_poison);
+    visit(context, "", "local", NULL, (double)r->n_local);
     visit(context, "", "inexact", NULL, (double)r->n_inexact);
     for (int role = 0; role < 2; role++) {
         const uint32_t n = collect_candidates(r, role ? "decode" : "prefill", nodes);
@@ -350,6 +351,8 @@ static void make_metrics(struct router *r)
                                          "Requests moved away from a node that drains.");
     r->metrics.n_poison = metrics_counter(m, "router_poison_total", NULL,
                                           "Requests ended because nodes crashed of them.");
+    r->metrics.n_local = metrics_counter(m, "router_local_total", NULL,
+                                         "Attempts whose decode node read the prompt itself.");
     r->metrics.waiting =
         metrics_gauge(m, "num_requests_waiting", NULL, "Requests in the router's queue.");
 }
@@ -375,6 +378,7 @@ enum status router_create(const struct router_options *o, struct router **out)
                    .context = r},
         .limits = o->limits,
         .metrics = o->metrics,
+        .version_max = o->version_max,
         .tls = o->tls,
     };
     snprintf(h.hello.node_id, sizeof h.hello.node_id, "%s", o->node_id);

@@ -35,6 +35,9 @@ struct router_options {
     struct peer_limits limits;
     struct tls_context *tls; /* for links; NULL: plain (peer/peer.h) */
     enum router_policy policy;
+    uint32_t max_local_tokens;  /* a prompt of which no more need be computed may be read by its
+                                   decode  node, when prefill nodes are busy; 0: never */
+    uint32_t version_max;       /* of the protocol between nodes (peer/peer.h) */
     uint32_t max_waiting;       /* requests queued here; more are refused */
     uint64_t max_journal_bytes; /* of all requests; more are refused */
     uint32_t queue_timeout_ms;  /* a request that no node took for so long ends */
@@ -59,6 +62,7 @@ struct candidate {
     uint32_t n_free_pages;    /* cached ones included; as it last said, UINT32_MAX: nothing yet */
     uint32_t n_prefix_tokens; /* of the request at hand, that its cache holds */
     uint32_t n_resumed;       /* of the assigned ones, those that were prefilled before */
+    bool takes_whole;         /* decode: it can read a prompt itself */
     bool probation;           /* it has a request that is suspected of crashing nodes */
     bool draining;
 };
@@ -69,6 +73,8 @@ struct wanted {
     uint32_t n_tokens;      /* prompt and answer */
     uint32_t n_reserved;    /* of them, those that a decode node makes room for at once */
     uint32_t n_prompt;      /* what a prefill node without a prefix of it computes */
+    uint32_t n_known;       /* prompt and what has been answered */
+    uint32_t max_local;     /* router_options.max_local_tokens */
     uint32_t max_resumed;   /* 0: not a resumed one; else nodes with so many of them are passed over
                              */
     bool suspect;           /* of having crashed a node: it goes alone to as few others as can be */
@@ -83,5 +89,10 @@ bool decode_is_free(const struct candidate *d);
 int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
                  const struct candidate *decode, uint32_t n_decode, const struct wanted *w,
                  uint32_t *decode_order, uint32_t *n_order);
+/* The decode node that had better read the prompt itself, since little of it is new there and
+ * prefill (what choose_nodes() chose; NULL: nobody is free) has other prompts to read first. -1:
+ * none. */
+int choose_local(const struct candidate *prefill, const struct candidate *decode, uint32_t n_decode,
+                 const struct wanted *w);
 
 #endif

@@ -17,7 +17,9 @@
 #include <stdint.h>
 
 #define WIRE_VERSION_MIN 1
-#define WIRE_VERSION_MAX 1
+#define WIRE_VERSION_MAX 2
+/* From 2 on a decode node takes serve.prefill_request, and answers the whole of it. */
+#define WIRE_VERSION_WHOLE 2
 #define WIRE_FRAME_BYTES_MAX (1u << 20) /* a control frame, length field excluded */
 #define WIRE_FRAME_HEADER_BYTES 12
 #define WIRE_KV_HEADER_BYTES 40

@@ -272,7 +272,7 @@ def test_plain_links_hear_why(hybrid_server):
     try:
         host, port = decode.serving.rsplit(":", 1)
         for reason, said in (("bad_frame", b"GET / HTTP/1.1\r\n\r\n"), ("bad_frame", b"\x16\x03\x01\x02\x00\x01\x00" * 3),
-                             ("version_mismatch", hello(version_min=2, version_max=3)),
+                             ("version_mismatch", hello(version_min=3, version_max=4)),
                              ("bad_frame", sealed(b"\0\0\x08\0\1\0\0\0\x09\0\0\0", 0)[:16] + b" " * 100000)):
             with Refusal(decode, reason):
                 s = socket.create_connection((host, int(port)), 20)

@@ -237,7 +237,7 @@ def test_the_prefix_is_not_sent_twice(pair, tokens_of):
 
 
 def test_hello_refusals(pair):
-    for changed, reason in (({"version_min": 2, "version_max": 3}, "version_mismatch"),
+    for changed, reason in (({"version_min": 3, "version_max": 4}, "version_mismatch"),
                             ({"expect_role": "router"}, "cell_mismatch"),
                             ({"tokenizer": "0" * 64}, "cell_mismatch"),
                             ({"connection": "bulk"}, "bad_message"),

@@ -178,10 +178,10 @@ static void test_version_and_twins(void **state)
     hub_start(&b, loop, &hb);
     hub_listen(&b);
     other = mine;
-    other.version_min = other.version_max = 2;
+    other.version_min = other.version_max = 3;
     raw_dial(&first, &b);
     raw_send_hello(&first, &other);
-    expect_refusal(&first, STATUS_VERSION_MISMATCH, "versions 1 to 1");
+    expect_refusal(&first, STATUS_VERSION_MISMATCH, "versions 1 to 2");
     raw_close(&first);
 
     first = (struct raw_peer){0};

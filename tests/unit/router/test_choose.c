@@ -200,6 +200,54 @@ static void test_load(void **state)
     assert_int_equal(choose(p, 3, d, 3, 10), 1);
 }
 
+static void test_local(void **state)
+{
+    struct candidate p = node("p"), d[3] = {node("d0"), node("d1"), node("d2")};
+    struct wanted w = {.policy = POLICY_PREFIX,
+                       .n_tokens = 300,
+                       .n_reserved = 200,
+                       .n_prompt = 100,
+                       .n_known = 100,
+                       .max_local = 32};
+
+    d[0].takes_whole = d[1].takes_whole = true;
+    d[2].n_prefix_tokens = 96; /* but it speaks an older version */
+    d[1].n_prefix_tokens = 64;
+    p.n_assigned_tokens = 1000;
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    d[1].n_prefix_tokens = 96;
+    assert_int_equal(choose_local(&p, d, 3, &w), 1);
+    assert_int_equal(choose_local(NULL, d, 3, &w), 1);
+    p.n_assigned_tokens = 100; /* it is soon there */
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    p.n_assigned_tokens = 1000;
+    w.max_local = 0;
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    w.max_local = 3;
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    w.max_local = 32;
+    w.n_known = 120; /* some of the answer is there already */
+    assert_int_equal(choose_local(&p, d, 3, &w), 1);
+    w.n_known = 129;
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    w.n_known = w.n_prompt = 20;
+    d[1].n_prefix_tokens = d[2].n_prefix_tokens = 0;
+    d[0].n_assigned = 1;
+    assert_int_equal(choose_local(&p, d, 3, &w), 1);
+    d[1].n_assigned = 3;
+    assert_int_equal(choose_local(&p, d, 3, &w), 0);
+    w.not_decode = "d0";
+    assert_int_equal(choose_local(&p, d, 3, &w), 1);
+    d[1].n_free_pages = 1;
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    w.not_decode = NULL;
+    w.suspect = true;
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    w.suspect = false;
+    d[0].draining = true;
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_resumed_and_moved),
         cmocka_unit_test(test_cells),
         cmocka_unit_test(test_load),
+        cmocka_unit_test(test_local),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
