@@ -218,6 +218,7 @@ static enum status lane_start(struct transfer *t, enum way way, bool sends, uint
                    .slab_arrived = slab_arrived,
                    .node_stats = node_stats,
                    .context = lane},
+        .slabs = {.base = t->slabs, .bytes = t->n_bytes},
         .limits = peer_limits_default,
         .metrics = lane->metrics = metrics_create(""),
         .tls = lane->tls};

@@ -3,7 +3,9 @@
  *
  * A reader says where the next bytes go before they arrive, so that a page is read straight into
  * the pool. A writer keeps its memory until done() is called, so that a page is written straight
- * from it. Threads: the loop's only. */
+ * from it. The memory that pages lie in is registered once for each connection that carries them,
+ * for transports that must map it before they can reach it (a network card, a device); TCP and TLS
+ * need not, the one in memory checks it. Threads: the loop's only. */
 #ifndef BATON_NET_TRANSPORT_H
 #define BATON_NET_TRANSPORT_H
 
@@ -30,8 +32,20 @@ struct transport_write {
     struct transport_write *next;
 };
 
+/* Larger parts of what is written, and larger room for what arrives, lie in registered memory,
+ * once a connection has any. */
+#define TRANSPORT_INLINE_BYTES 4096
+#define TRANSPORT_MAX_REGIONS 4
+
+struct transport_region {
+    const void *base;
+    uint64_t bytes;
+};
+
 /* One implementation. */
 struct transport_ops {
+    /* NULL: it can reach any memory. */
+    enum status (*register_memory)(struct transport *t, const struct transport_region *r);
     void (*start)(struct transport *t); /* begins reading; events are set */
     void (*write)(struct transport *t, const struct iovec *parts, uint32_t n_parts,
                   struct transport_write *w);
@@ -54,6 +68,12 @@ static inline void transport_start(struct transport *t, const struct transport_e
 {
     t->events = *events;
     t->ops->start(t);
+}
+/* Before the memory is used; it must stay until the transport is closed. Errors: NO_MEMORY when it
+ * cannot be mapped, or there are too many. */
+static inline enum status transport_register(struct transport *t, const struct transport_region *r)
+{
+    return t->ops->register_memory ? t->ops->register_memory(t, r) : STATUS_OK;
 }
 /* Queues the parts, at most 64, in order. parts is copied, what it points at is not. done() may run
  * before this returns. */

@@ -26,6 +26,8 @@ struct end {
     struct pending *first, *last;
     size_t unsent;
     bool started, closed, told_broken;
+    struct transport_region regions[TRANSPORT_MAX_REGIONS];
+    uint32_t n_regions;
     struct net_task task;
     bool task_posted;
 };
@@ -38,13 +40,34 @@ static void wake(struct end *e)
     }
 }
 
+/* What a transport with a map of registered memory could reach. */
+static bool can_reach(const struct end *e, const void *base, size_t len)
+{
+    if (e->n_regions == 0 || len <= TRANSPORT_INLINE_BYTES)
+        return true;
+    for (uint32_t i = 0; i < e->n_regions; i++) {
+        const struct transport_region *r = &e->regions[i];
+        const uintptr_t at = (uintptr_t)base - (uintptr_t)r->base;
+        if ((uintptr_t)base >= (uintptr_t)r->base && at <= r->bytes && len <= r->bytes - at)
+            return true;
+    }
+    return false;
+}
+
+static void break_end(struct end *e, const char *what)
+{
+    e->told_broken = true;
+    e->transport.events.broken(e->transport.events.context,
+                               fail(STATUS_INTERNAL, "%s is not in registered memory", what));
+}
+
 /* Delivers this end's writes to the other end. False when nothing more can be done now. */
 static bool deliver_some(struct end *e, size_t *budget)
 {
     struct pending *p = e->first;
     struct end *to = e->other;
 
-    if (!p || !to || !to->started || *budget == 0)
+    if (!p || !to || !to->started || to->told_broken || *budget == 0)
         return false;
     if (p->part == p->n_parts) {
         e->first = p->next;
@@ -59,6 +82,10 @@ static bool deliver_some(struct end *e, size_t *budget)
     char *base = NULL;
     size_t room = 0;
     to->transport.events.room(to->transport.events.context, &base, &room);
+    if (!can_reach(to, base, room)) {
+        break_end(to, "the room for what arrives");
+        return false;
+    }
     const size_t n = MIN(MIN(part->iov_len - p->offset, room), *budget);
     if (n)
         memcpy(base, (const char *)part->iov_base + p->offset, n);
@@ -107,13 +134,27 @@ static void memory_start(struct transport *t)
     wake(e);
 }
 
+static enum status memory_register(struct transport *t, const struct transport_region *r)
+{
+    struct end *e = (struct end *)t;
+
+    if (e->n_regions == TRANSPORT_MAX_REGIONS)
+        return fail(STATUS_NO_MEMORY, "more than %d regions", TRANSPORT_MAX_REGIONS);
+    e->regions[e->n_regions++] = *r;
+    return STATUS_OK;
+}
+
 static void memory_write(struct transport *t, const struct iovec *parts, uint32_t n_parts,
                          struct transport_write *w)
 {
     struct end *e = (struct end *)t;
     struct pending *p = memory_alloc(1, sizeof *p + n_parts * sizeof *parts);
 
-    if (!p || !e->other || n_parts > TRANSPORT_MAX_PARTS) {
+    bool reached = true;
+
+    for (uint32_t i = 0; i < n_parts; i++)
+        reached &= can_reach(e, parts[i].iov_base, parts[i].iov_len);
+    if (!p || !e->other || n_parts > TRANSPORT_MAX_PARTS || !reached) {
         free(p);
         w->done(w, STATUS_CANCELLED);
         return;
@@ -158,6 +199,7 @@ static void memory_limit_unsent(struct transport *t, uint32_t bytes)
 }
 
 static const struct transport_ops memory_ops = {
+    .register_memory = memory_register,
     .start = memory_start,
     .write = memory_write,
     .close = memory_close,

@@ -264,6 +264,7 @@ static void on_slab_arrived(void *context, struct peer_link *link, const struct 
 
 enum status roles_start(struct node *n)
 {
+    const struct kv_view pages = engine_kv_view(n->engine);
     struct peer_hub_options o = {
         .loop = n->options.loop,
         .hello = n->options.hello,
@@ -274,6 +275,8 @@ enum status roles_start(struct node *n)
                    .slab_arrived = on_slab_arrived,
                    .node_stats = fill_stats,
                    .context = n},
+        .slabs = {.base = pages.base,
+                  .bytes = (uint64_t)n->options.engine.n_pages * pages.page_stride},
         .limits = n->options.limits,
         .version_max = n->options.version_max,
         .metrics = n->options.metrics,

@@ -231,6 +231,16 @@ static void broken(void *context, enum status status)
     link_lost(link, status);
 }
 
+static enum status register_slabs(const struct peer_hub *hub, struct transport *t)
+{
+    const struct transport_region unwanted = {.base = hub->discard, .bytes = hub->discard_bytes};
+
+    if (!hub->options.slabs.base)
+        return STATUS_OK;
+    TRY(transport_register(t, &hub->options.slabs));
+    return transport_register(t, &unwanted);
+}
+
 /* Both sides: the connection's hello is done and it carries KV frames from now on. */
 void link_adopt_bulk(struct peer_link *link, struct transport *t)
 {
@@ -240,6 +250,9 @@ void link_adopt_bulk(struct peer_link *link, struct transport *t)
     t->events = (struct transport_events){
         .room = room, .arrived = arrived, .broken = broken, .context = link};
     transport_limit_unsent(t, UNSENT_BYTES_MAX);
+    const enum status status = register_slabs(link->hub, t);
+    if (status != STATUS_OK)
+        link_doom(link, status);
     if (!link->dial && !link->ours.wants_bulk) {
         /* the accepting side answers here; the frame lives in the channel that no longer reads */
         struct buffer frame = {0};

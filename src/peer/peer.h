@@ -50,6 +50,9 @@ struct peer_hub_options {
     struct wire_hello
         hello; /* what this node says of itself; bulk, link and expect_role are set by the hub */
     struct peer_events events;
+    /* Where slabs lie, ours and those that slab_room() gives; registered with every bulk
+     * connection. Zeroed: nothing is. Outlives the hub. */
+    struct transport_region slabs;
     struct peer_limits limits;
     uint32_t version_max; /* the highest protocol version to speak; 0: the highest there is */
     struct metrics *metrics;

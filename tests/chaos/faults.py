@@ -213,6 +213,8 @@ class Fault(threading.Thread):
             news = self.stage.sent(s.request_id)[n_seen:]
             for _, prefill, decode in news:
                 n_seen += 1
+                if prefill is None:  # it reads the prompt as well
+                    return decoding(decode) if p.role == "decode" else decode
                 if (decode is None) == (p.role == "prefill"):
                     return prefill if p.role == "prefill" else decode if p.role == "import" else decoding(decode)
             return not s.is_alive() and "nobody"

@@ -119,13 +119,14 @@ class Stage:
             theirs = self.client_ids.get(own, own)
             if what in ("sent", "opened"):
                 attempt, prefill, decode = re.search(r"attempt=(\d+) prefill=(\S+) decode=(\S+)", rest).groups()
-                self.attempts.setdefault(theirs, []).append((int(attempt), prefill, decode if what == "opened" else None))
+                took = (None, decode) if prefill in DECODE else (prefill, decode if what == "opened" else None)
+                self.attempts.setdefault(theirs, []).append((int(attempt), *took))
             elif what in ("resumed elsewhere", "queued again"):
                 self.again.add(theirs)
 
     def sent(self, request_id):
         """(attempt, prefill, None) of each time a prefill node got the request, (attempt, prefill, decode) of each time a decode
-        node took it, in the router's order."""
+        node took it, in the router's order; (attempt, None, decode) where a decode node reads the prompt itself."""
         with self.lock:
             self._read_router()
             return list(self.attempts.get(request_id, []))

@@ -65,6 +65,7 @@ static inline void prefill_start(struct prefill *p, struct net_loop *l)
     const struct wire_hello hello = model_hello("prefill-0", "prefill");
 
     memset(p, 0, sizeof *p);
+    p->hub.slabs_anywhere = true;
     hub_start_with(&p->hub, l, &hello, &events, peer_limits_default);
     assert_int_equal(handoff_senders_create(l, p->hub.hub, p->hub.metrics, &p->senders), STATUS_OK);
 }
@@ -388,6 +389,7 @@ static inline void decode_start(struct decode *d, struct net_loop *l, const char
     const struct wire_hello hello = model_hello(id, "decode");
 
     memset(d, 0, sizeof *d);
+    d->hub.slabs_anywhere = true;
     hub_start_with(&d->hub, l, &hello, &events, peer_limits_default);
     const struct handoff_receivers_options o = {
         .loop = l, .hub = d->hub.hub, .metrics = d->hub.metrics, .lease_ms = lease_ms};

@@ -67,7 +67,7 @@ struct test_hub {
     bool refuse_messages;
     /* where slabs go: [page][layer] */
     char *pool;
-    bool no_room;
+    bool no_room, slabs_anywhere; /* slabs_anywhere: they are not in the pool, or need not be */
     uint32_t n_arrived, n_corrupt;
     uint64_t handles_seen[MAX_HANDLES_SEEN];
     /* further hooks of a test */
@@ -186,8 +186,14 @@ static inline void hub_start_with(struct test_hub *h, struct net_loop *l,
                                     .slab_arrived = hub_slab_arrived,
                                     .node_stats = hub_node_stats,
                                     .context = h};
+    if (!h->pool)
+        h->pool = memory_alloc((size_t)TEST_PAGES * hello->kv.n_layers, kv_slab_bytes(hello->kv));
+    const struct transport_region pool = {.base = h->pool,
+                                          .bytes = TEST_PAGES * kv_page_bytes(hello->kv)};
     const struct peer_hub_options o = {.loop = l,
                                        .hello = *hello,
+                                       .slabs =
+                                           h->slabs_anywhere ? (struct transport_region){0} : pool,
                                        .events = events ? *events : own,
                                        .limits = limits,
                                        .metrics = h->metrics ? h->metrics : metrics_create(""),
@@ -196,8 +202,6 @@ static inline void hub_start_with(struct test_hub *h, struct net_loop *l,
     h->loop = l;
     h->metrics = o.metrics;
     assert_int_equal(peer_hub_create(&o, &h->hub), STATUS_OK);
-    if (!h->pool)
-        h->pool = memory_alloc((size_t)TEST_PAGES * hello->kv.n_layers, kv_slab_bytes(hello->kv));
 }
 
 static inline void hub_start(struct test_hub *h, struct net_loop *l, const struct wire_hello *hello)

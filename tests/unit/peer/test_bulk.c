@@ -26,6 +26,7 @@ static void pair_up(struct pair *p, struct kv_geometry g, bool over_tcp)
 
     ha.kv = hb.kv = g;
     memset(p, 0, sizeof *p);
+    p->a.slabs_anywhere = true; /* each transfer has memory of its own */
     hub_start(&p->a, loop, &ha);
     hub_start(&p->b, loop, &hb);
     if (over_tcp) {
