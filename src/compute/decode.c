@@ -47,7 +47,8 @@ static void k_scale_min(const uint8_t *s, int j, int *scale, int *min)
     }
 }
 
-static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, float *m)
+static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, float *m,
+                         uint8_t *steps)
 {
     float scale = load_half(p), min = load_half(p + 2);
     const uint8_t *high = p + 16, *qs = five ? p + 48 : p + 16;
@@ -57,6 +58,8 @@ static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, floa
         k_scale_min(p + 4, j, &sc, &mn);
         d[j] = scale * (float)sc;
         m[j] = -(min * (float)mn);
+        steps[j] = (uint8_t)sc;
+        steps[SUPER_BLOCKS + j] = (uint8_t)mn;
     }
     for (int j = 0; j < 8; j += 2, qs += 32)
         for (int i = 0; i < 32; i++) {
@@ -119,56 +122,84 @@ static bool decode_float_block(const uint8_t *p, bool bf16, uint32_t n, int16_t 
     return true;
 }
 
-bool decode_row(enum dtype type, const void *row, uint32_t k, int16_t *w, float *values, float *d,
-                float *m)
+/* A block of 32 of the types whose scales are plain f16. */
+static bool decode_simple(enum dtype type, const uint8_t *p, int16_t *w, float *d, float *m)
 {
-    const uint8_t *p = row;
-    uint32_t n_blocks = (k + BLOCK - 1) / BLOCK, block_bytes = dtype_block_bytes(type);
     bool ok = true;
 
-    switch (type) {
-    case DTYPE_F32:
-        for (uint32_t i = 0; i < k; i++) {
-            memcpy(&values[i], p + 4 * (size_t)i, 4);
-            ok &= finite(values[i]);
-        }
-        break;
-    case DTYPE_F16:
-    case DTYPE_BF16:
+    *d = load_half(p);
+    if (type == DTYPE_Q4_0) {
+        decode_q4(p + 2, 8, w);
+    } else if (type == DTYPE_Q4_1) {
+        *m = load_half(p + 2);
+        ok = finite(*m);
+        decode_q4(p + 4, 0, w);
+    } else if (type == DTYPE_Q5_0) {
+        decode_q5_0(p, w);
+    } else {
+        for (uint32_t i = 0; i < BLOCK; i++)
+            w[i] = (int8_t)p[2 + i];
+    }
+    return ok && finite(*d);
+}
+
+bool decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m)
+{
+    uint8_t steps[2 * SUPER_BLOCKS];
+
+    if (type == DTYPE_Q6_K)
+        return decode_q6_k(block, w, d);
+    if (type == DTYPE_Q4_K || type == DTYPE_Q5_K)
+        return decode_q45_k(block, type == DTYPE_Q5_K, w, d, m, steps);
+    return decode_simple(type, block, w, d, m);
+}
+
+static bool decode_floats(const uint8_t *p, uint32_t k, float *values)
+{
+    bool ok = true;
+
+    for (uint32_t i = 0; i < k; i++) {
+        memcpy(&values[i], p + 4 * (size_t)i, 4);
+        ok &= finite(values[i]);
+    }
+    return ok;
+}
+
+bool decode_row(const struct compute_matrix *matrix, const void *row, struct raw_rows *raw,
+                uint32_t i)
+{
+    const uint8_t *p = row;
+    enum dtype type = matrix->type;
+    uint32_t k = matrix->k, n_blocks = matrix->n_blocks, block_bytes = dtype_block_bytes(type);
+    int16_t *w = raw->w + (size_t)i * raw->stride;
+    float *d = raw->d + (size_t)i * n_blocks * 2, *m = raw->m + (size_t)i * n_blocks;
+    bool ok = true;
+
+    if (type == DTYPE_F32)
+        return decode_floats(p, k, raw->values + (size_t)i * raw->stride);
+    if (matrix->form == WEIGHT_I16) {
         for (uint32_t b = 0; b < n_blocks; b++)
             ok &= decode_float_block(p + 64 * (size_t)b, type == DTYPE_BF16,
                                      MIN(BLOCK, k - b * BLOCK), w + b * BLOCK, d + b);
-        break;
-    case DTYPE_Q4_0:
-    case DTYPE_Q4_1:
-    case DTYPE_Q5_0:
-    case DTYPE_Q8_0:
-        for (uint32_t b = 0; b < n_blocks; b++, p += block_bytes) {
-            d[b] = load_half(p);
-            ok &= finite(d[b]);
-            if (type == DTYPE_Q4_0) {
-                decode_q4(p + 2, 8, w + b * BLOCK);
-            } else if (type == DTYPE_Q4_1) {
-                m[b] = load_half(p + 2);
-                ok &= finite(m[b]);
-                decode_q4(p + 4, 0, w + b * BLOCK);
-            } else if (type == DTYPE_Q5_0) {
-                decode_q5_0(p, w + b * BLOCK);
-            } else {
-                for (uint32_t i = 0; i < BLOCK; i++)
-                    w[b * BLOCK + i] = (int8_t)p[2 + i];
-            }
-        }
-        break;
-    case DTYPE_Q4_K:
-    case DTYPE_Q5_K:
-        for (uint32_t b = 0; b < n_blocks; b += 8, p += block_bytes)
-            ok &= decode_q45_k(p, type == DTYPE_Q5_K, w + b * BLOCK, d + b, m + b);
-        break;
-    case DTYPE_Q6_K:
-        for (uint32_t b = 0; b < n_blocks; b += 8, p += block_bytes)
+        return ok;
+    }
+    if (matrix->scales != SCALES_K) {
+        for (uint32_t b = 0; b < n_blocks; b++, p += block_bytes)
+            ok &= decode_simple(type, p, w + b * BLOCK, d + b, m + b);
+        return ok;
+    }
+    uint8_t *steps = raw->steps + (size_t)i * n_blocks * 2;
+    uint16_t *super = raw->super + (size_t)i * (n_blocks / SUPER_BLOCKS * 2);
+    for (uint32_t b = 0; b < n_blocks; b += SUPER_BLOCKS, p += block_bytes, super += 2) {
+        if (type == DTYPE_Q6_K) {
             ok &= decode_q6_k(p, w + b * BLOCK, d + 2 * b);
-        break;
+            memcpy(steps + 2 * b, p + 192, 2 * SUPER_BLOCKS);
+            super[0] = load_u16(p + 208);
+        } else {
+            ok &= decode_q45_k(p, type == DTYPE_Q5_K, w + b * BLOCK, d + b, m + b, steps + 2 * b);
+            super[0] = load_u16(p);
+            super[1] = load_u16(p + 2) ^ 0x8000;
+        }
     }
     return ok;
 }

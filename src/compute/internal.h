@@ -12,6 +12,7 @@
 
 #define BLOCK 32          /* activations share a scale by so many */
 #define SEGMENT 512       /* K is cut here (EXACTNESS 2) */
+#define SUPER_BLOCKS 8    /* blocks of a K-quant's super-block */
 #define ATTENTION_PAGES 8 /* pages of an attention segment of 256 keys */
 #define ATTENTION_KEYS (ATTENTION_PAGES * PAGE_TOKENS)
 #define LIMIT_BITS 0x6F800000u /* 2^96: values from here on are refused at quantisation */
@@ -63,6 +64,12 @@ enum weight_form {
     WEIGHT_I16, /* blocks of 32 as int16: F16, BF16 */
     WEIGHT_F32,
 };
+/* How its scales, and minima, are kept. */
+enum scale_form {
+    SCALES_F32,
+    SCALES_F16, /* as the file's are */
+    SCALES_K,   /* small integers of each step and two f16 of each super-block, as K-quants have */
+};
 /* The activations that each form reads. */
 enum act_form {
     ACT_Q8 = 1,
@@ -75,8 +82,8 @@ struct compute_matrix {
     enum dtype type;
     enum weight_form form;
     bool has_min;
-    bool half_scales; /* scales (and minima) are the file's f16 and may be kept so */
-    int32_t offset;   /* of the stored integer: what to take off */
+    enum scale_form scales;
+    int32_t offset; /* of the stored integer: what to take off */
     uint32_t n_outputs, k;
     uint32_t n_blocks; /* of 32 along k, the last perhaps short */
     uint32_t n_panels;
@@ -96,10 +103,15 @@ struct raw_rows {
     float *values;   /* [panel][stride], F32 only */
     float *d;        /* [panel][n_blocks * 2]: U6 uses all, others the first n_blocks */
     float *m;        /* [panel][n_blocks] */
+    /* What d and m are products of, SCALES_K only. Of each super-block 16 integers: scales, then
+     * minima (U6: int8 scales); and the two they are multiplied with, for m with its sign. */
+    uint8_t *steps;  /* [panel][n_blocks * 2] */
+    uint16_t *super; /* [panel][n_blocks / SUPER_BLOCKS * 2] f16 */
 };
-/* One row of a file; false if a scale or weight is not finite. */
-bool decode_row(enum dtype type, const void *row, uint32_t k, int16_t *w, float *values, float *d,
-                float *m);
+/* Row i from a file's; false if a scale or weight is not finite. */
+bool decode_row(const struct compute_matrix *m, const void *row, struct raw_rows *raw, uint32_t i);
+/* One block of a quantised type alone. */
+bool decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m);
 
 /* ---- activations ---- */
 

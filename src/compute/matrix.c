@@ -18,13 +18,19 @@ void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_
         enum dtype type;
         enum weight_form form;
         int32_t offset;
-        bool has_min, half_scales;
+        bool has_min;
+        enum scale_form scales;
     } table[] = {
-        {DTYPE_F32, WEIGHT_F32, 0, false, false},  {DTYPE_F16, WEIGHT_I16, 0, false, false},
-        {DTYPE_BF16, WEIGHT_I16, 0, false, false}, {DTYPE_Q8_0, WEIGHT_S8, 0, false, true},
-        {DTYPE_Q4_0, WEIGHT_U4, 8, false, true},   {DTYPE_Q4_1, WEIGHT_U4, 0, true, true},
-        {DTYPE_Q5_0, WEIGHT_U5, 16, false, true},  {DTYPE_Q4_K, WEIGHT_U4, 0, true, false},
-        {DTYPE_Q5_K, WEIGHT_U5, 0, true, false},   {DTYPE_Q6_K, WEIGHT_U6, 32, false, false},
+        {DTYPE_F32, WEIGHT_F32, 0, false, SCALES_F32},
+        {DTYPE_F16, WEIGHT_I16, 0, false, SCALES_F32},
+        {DTYPE_BF16, WEIGHT_I16, 0, false, SCALES_F32},
+        {DTYPE_Q8_0, WEIGHT_S8, 0, false, SCALES_F16},
+        {DTYPE_Q4_0, WEIGHT_U4, 8, false, SCALES_F16},
+        {DTYPE_Q4_1, WEIGHT_U4, 0, true, SCALES_F16},
+        {DTYPE_Q5_0, WEIGHT_U5, 16, false, SCALES_F16},
+        {DTYPE_Q4_K, WEIGHT_U4, 0, true, SCALES_K},
+        {DTYPE_Q5_K, WEIGHT_U5, 0, true, SCALES_K},
+        {DTYPE_Q6_K, WEIGHT_U6, 32, false, SCALES_K},
     };
 
     for (size_t i = 0; i < ARRAY_LENGTH(table); i++)
@@ -32,7 +38,7 @@ void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_
             m->form = table[i].form;
             m->offset = table[i].offset;
             m->has_min = table[i].has_min;
-            m->half_scales = table[i].half_scales;
+            m->scales = table[i].scales;
         }
     m->type = type;
     m->n_outputs = n_outputs;
@@ -61,6 +67,24 @@ static void pack_task(struct worker *worker, void *context, uint32_t task)
         atomic_store(&p->bad, true);
 }
 
+/* Outputs that fill up the last panel. */
+static void raw_clear(struct raw_rows *raw, const struct compute_matrix *m, uint32_t first,
+                      uint32_t end)
+{
+    size_t n = end - first, blocks = m->n_blocks;
+
+    memset(raw->w + first * raw->stride, 0, n * raw->stride * sizeof *raw->w);
+    memset(raw->d + first * blocks * 2, 0, n * blocks * 2 * sizeof *raw->d);
+    memset(raw->m + first * blocks, 0, n * blocks * sizeof *raw->m);
+    if (raw->values)
+        memset(raw->values + first * raw->stride, 0, n * raw->stride * sizeof *raw->values);
+    if (raw->steps) {
+        memset(raw->steps + first * blocks * 2, 0, n * blocks * 2);
+        memset(raw->super + first * (blocks / SUPER_BLOCKS * 2), 0,
+               n * (blocks / SUPER_BLOCKS * 2) * sizeof *raw->super);
+    }
+}
+
 bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, const void *data,
                  struct raw_rows *raw, uint32_t first_panel, uint32_t end_panel)
 {
@@ -70,23 +94,11 @@ bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, 
 
     for (uint32_t n = first_panel; n < end_panel; n++) {
         raw->n = MIN(per, m->n_outputs - n * per);
-        for (uint32_t i = 0; i < per; i++) {
-            int16_t *w = raw->w + (size_t)i * raw->stride;
-            float *values = raw->values ? raw->values + (size_t)i * raw->stride : NULL;
-            float *d = raw->d + (size_t)i * m->n_blocks * 2,
-                  *min = raw->m + (size_t)i * m->n_blocks;
-            if (i < raw->n) {
-                ok &=
-                    decode_row(m->type, (const uint8_t *)data + (uint64_t)(n * per + i) * row_bytes,
-                               m->k, w, values, d, min);
-            } else { /* outputs that fill up the last panel */
-                memset(w, 0, (size_t)raw->stride * sizeof *w);
-                if (values)
-                    memset(values, 0, (size_t)raw->stride * sizeof *values);
-                memset(d, 0, (size_t)m->n_blocks * 2 * sizeof *d);
-                memset(min, 0, (size_t)m->n_blocks * sizeof *min);
-            }
-        }
+        for (uint32_t i = 0; i < raw->n; i++)
+            ok &=
+                decode_row(m, (const uint8_t *)data + (uint64_t)(n * per + i) * row_bytes, raw, i);
+        if (raw->n < per)
+            raw_clear(raw, m, raw->n, per);
         ops->pack(m, raw, m->data + n * m->panel_bytes);
     }
     return ok;
@@ -98,6 +110,8 @@ void raw_deinit(struct raw_rows *raw)
     free(raw->values);
     free(raw->d);
     free(raw->m);
+    free(raw->steps);
+    free(raw->super);
 }
 
 enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m, uint32_t panel)
@@ -108,7 +122,13 @@ enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m, uint3
     raw->m = memory_alloc((size_t)panel * m->n_blocks, sizeof *raw->m);
     if (m->form == WEIGHT_F32)
         raw->values = memory_alloc((size_t)panel * raw->stride, sizeof *raw->values);
-    bool ok = raw->w && raw->d && raw->m && (m->form != WEIGHT_F32 || raw->values);
+    if (m->scales == SCALES_K) {
+        raw->steps = memory_alloc((size_t)panel * m->n_blocks * 2, sizeof *raw->steps);
+        raw->super = memory_alloc((size_t)panel * m->n_blocks / SUPER_BLOCKS * 2, //
+                                  sizeof *raw->super);
+    }
+    bool ok = raw->w && raw->d && raw->m && (m->form != WEIGHT_F32 || raw->values) &&
+              (m->scales != SCALES_K || (raw->steps && raw->super));
     return ok ? STATUS_OK : STATUS_NO_MEMORY;
 }
 

@@ -36,6 +36,18 @@ static inline simde__m512 emulated_join(__m256 low, __m256 high)
 #define _mm512_cvtph_ps(v)                                                                         \
     emulated_join(_mm256_cvtph_ps(_mm256_castsi256_si128(v)),                                      \
                   _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)))
+static inline simde__m512i emulated_widen(__m128i bytes)
+{
+    __m256i halves[2] = {_mm256_cvtepi8_epi32(bytes),
+                         _mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))};
+    simde__m512i v;
+
+    memcpy(&v, halves, sizeof v);
+    return v;
+}
+
+#undef _mm512_cvtepi8_epi32
+#define _mm512_cvtepi8_epi32(v) emulated_widen(v)
 #undef _mm512_madd_epi16
 #define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16(a, b)
 

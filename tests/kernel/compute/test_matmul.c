@@ -184,6 +184,25 @@ static void test_matmul(void **state)
     }
 }
 
+/* Packed weights of quantised types take no more than the file's: a step reads no byte twice as
+ * wide as it was. (ref's are not for use.) */
+static void test_packed_bytes(void **state)
+{
+    struct compute_ops ops;
+
+    (void)state;
+    for_each_tier (tier, &ops)
+        for (size_t i = 0; i < ARRAY_LENGTH(all_types); i++) {
+            enum dtype type = all_types[i];
+            uint32_t n = 3 * ops.panel, k = 768;
+            struct compute_matrix m = {0};
+            matrix_describe(&ops, type, n, k, &m);
+            uint64_t file = (uint64_t)n * k / dtype_block_values(type) * dtype_block_bytes(type);
+            if (ops.panel > 1 && m.form < WEIGHT_I16)
+                assert_true(m.panel_bytes * m.n_panels <= file);
+        }
+}
+
 /* Out of range anywhere in a row is seen, in every form; at the limit and below it is not. */
 static void test_range(void **state)
 {
@@ -238,6 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_digest),
+        cmocka_unit_test(test_packed_bytes),
         cmocka_unit_test(test_range),
         cmocka_unit_test(test_matmul),
     };

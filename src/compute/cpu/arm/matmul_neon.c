@@ -4,14 +4,15 @@
  *
  * sdot takes both sides signed: weights of 4 to 6 bits are small positive numbers, those of 8 bits
  * signed as they are. It adds to 32 bits without saturating, so the sum starts at 0x4B400000 less
- * the offset's share and is a float's bits at the end: the tail is two fma. */
+ * the offset's share and is a float's bits at the end: the tail is two fma. The small scales of a
+ * K-quant's super-block become f32 before its blocks. */
 #include "compute/cpu/arm/neon.h"
 
 /* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
 struct kind {
     enum weight_form form;
     bool has_min;
-    bool half; /* scales are f16 */
+    enum scale_form scales;
     int start; /* which of the activations', or -1: no offset */
 };
 
@@ -22,9 +23,20 @@ INLINE uint32_t integer_bytes(const struct kind k)
 
 INLINE uint32_t block_bytes(const struct kind k)
 {
-    uint32_t scales = k.form == WEIGHT_U6 || k.has_min ? 2 : 1;
+    return integer_bytes(k) + (k.scales == SCALES_K ? 0 : k.has_min ? 32 : 16);
+}
 
-    return integer_bytes(k) + scales * (k.half ? 16 : 32);
+/* Of a super-block, before its blocks. */
+INLINE uint32_t header_bytes(const struct kind k)
+{
+    return k.scales != SCALES_K ? 0 : k.form == WEIGHT_U6 ? 144 : 128;
+}
+
+/* Where block b begins. */
+INLINE const uint8_t *block_at(const struct kind k, const uint8_t *w, uint32_t b)
+{
+    return w + b * block_bytes(k) +
+           (k.scales == SCALES_K ? (b / SUPER_BLOCKS + 1) * header_bytes(k) : 0);
 }
 
 /* v shifted left by n, which may be negative. */
@@ -51,12 +63,66 @@ INLINE int8x16_t group(const struct kind k, const uint8_t *w, int g, int h)
     return vreinterpretq_s8_u8(v);
 }
 
-/* Scale i (or minimum) of a block, of outputs 4 h to 4 h + 3. */
-INLINE float32x4_t scale(const struct kind k, const uint8_t *w, int i, int h)
+/* Bits `at` to at + n - 1 of each lane. */
+INLINE uint32x4_t bits_at(const uint8_t *w, uint32_t at, uint32_t n)
 {
-    w += integer_bytes(k);
-    return k.half ? neon_halves(w + 16 * i + 8 * h)
-                  : vld1q_f32((const float *)(w + 32 * i) + 4 * h);
+    uint32x4_t v = vshlq_u32(vreinterpretq_u32_u8(vld1q_u8(w)), vdupq_n_s32(-(int32_t)at));
+
+    return vandq_u32(v, vdupq_n_u32((1u << n) - 1));
+}
+
+/* Of a super-block the i'th of 16, of outputs 4 h to 4 h + 3: U6 a step's scale; others a block's
+ * scale, then minimum. */
+INLINE float32x4_t super_scale(const struct kind k, const uint8_t *header, uint32_t i, int h)
+{
+    if (k.form == WEIGHT_U6) {
+        int16x8_t v = vmovl_s8(vld1_s8((const int8_t *)header + 8 * i));
+        int32x4_t four = vmovl_s16(h ? vget_high_s16(v) : vget_low_s16(v));
+        return vmulq_f32(vcvtq_f32_s32(four), neon_halves(header + 128 + 8 * h));
+    }
+    const uint8_t *w = header + 16 * h;
+    uint32x4_t v;
+    if (i < 15)
+        v = bits_at(w + i / 5 * 32, 6 * (i % 5), 6);
+    else
+        v = vorrq_u32(bits_at(w, 30, 2), vorrq_u32(vshlq_n_u32(bits_at(w + 32, 30, 2), 2),
+                                                   vshlq_n_u32(bits_at(w + 64, 30, 2), 4)));
+    return vmulq_f32(vcvtq_f32_u32(v), neon_halves(header + (i < 8 ? 96 : 112) + 8 * h));
+}
+
+/* A super-block's scales in the order of use: of each block two. */
+INLINE void expand(const struct kind k, const uint8_t *header, float (*to)[2][NEON_PANEL])
+{
+    UNROLL for (int i = 0; i < 16; i++)
+    {
+        float *one = k.form == WEIGHT_U6 ? to[i / 2][i % 2] : to[i % 8][i / 8];
+        vst1q_f32(one, super_scale(k, header, (uint32_t)i, 0));
+        vst1q_f32(one + 4, super_scale(k, header, (uint32_t)i, 1));
+    }
+}
+
+/* A panel's block of 32 values; super: its scales, if they are a K-quant's. */
+struct part {
+    const uint8_t *w;
+    const float (*super)[NEON_PANEL];
+};
+
+/* Scale i (or minimum) of a block, of outputs 4 h to 4 h + 3. */
+INLINE float32x4_t scale(const struct kind k, const struct part at, int i, int h)
+{
+    return k.scales == SCALES_K ? vld1q_f32(at.super[i] + 4 * h)
+                                : neon_halves(at.w + integer_bytes(k) + 16 * i + 8 * h);
+}
+
+/* The same of block b of a panel. */
+INLINE float32x4_t scale_of(const struct kind k, const uint8_t *panel, uint32_t b, int i, int h)
+{
+    uint32_t j = b % SUPER_BLOCKS;
+
+    if (k.scales == SCALES_K)
+        return super_scale(k, block_at(k, panel, b - j) - header_bytes(k),
+                           k.form == WEIGHT_U6 ? 2 * j + (uint32_t)i : 8 * (uint32_t)i + j, h);
+    return scale(k, (struct part){.w = block_at(k, panel, b)}, i, h);
 }
 
 /* Adds a group's products of row i; the lane that sdot takes must be written out. */
@@ -89,7 +155,7 @@ INLINE void sums(const struct kind k, const uint8_t *w, const struct neon_q8 *x,
     }
 }
 
-INLINE void block(const struct kind k, const uint8_t *w, const struct neon_q8 *x, const int rows,
+INLINE void block(const struct kind k, const struct part w, const struct neon_q8 *x, const int rows,
                   float32x4_t (*f)[2])
 {
     const int steps = k.form == WEIGHT_U6 ? 2 : 1;
@@ -97,7 +163,7 @@ INLINE void block(const struct kind k, const uint8_t *w, const struct neon_q8 *x
     UNROLL for (int step = 0; step < steps; step++)
     {
         int32x4_t a[NEON_TILE][2];
-        sums(k, w, x, step, rows, a);
+        sums(k, w.w, x, step, rows, a);
         UNROLL for (int h = 0; h < 2; h++)
         {
             float32x4_t d = scale(k, w, step, h), m = k.has_min ? scale(k, w, 1, h) : d;
@@ -110,14 +176,6 @@ INLINE void block(const struct kind k, const uint8_t *w, const struct neon_q8 *x
             }
         }
     }
-}
-
-/* Bits `at` to at + n - 1 of each lane. */
-INLINE uint32x4_t bits_at(const uint8_t *w, uint32_t at, uint32_t n)
-{
-    uint32x4_t v = vshlq_u32(vreinterpretq_u32_u8(vld1q_u8(w)), vdupq_n_s32(-(int32_t)at));
-
-    return vandq_u32(v, vdupq_n_u32((1u << n) - 1));
 }
 
 /* Outputs' weight of one k, signed. */
@@ -147,13 +205,12 @@ INLINE void outlier(const struct kind k, const uint8_t *w, const struct neon_out
                     const int rows, float32x4_t (*f)[2])
 {
     for (int i = 0; i < rows; i++) {
-        uint32_t at = o->k[i] % BLOCK;
-        const uint8_t *from = w + o->k[i] / BLOCK * block_bytes(k);
+        uint32_t b = o->k[i] / BLOCK, at = o->k[i] % BLOCK;
         for (int h = 0; h < 2; h++) {
-            float32x4_t t = vmulq_n_f32(column(k, from, at, h), o->x[i]);
-            f[i][h] = vfmaq_f32(f[i][h], t, scale(k, from, k.form == WEIGHT_U6 && at >= 16, h));
+            float32x4_t t = vmulq_n_f32(column(k, block_at(k, w, b), at, h), o->x[i]);
+            f[i][h] = vfmaq_f32(f[i][h], t, scale_of(k, w, b, k.form == WEIGHT_U6 && at >= 16, h));
             if (k.has_min)
-                f[i][h] = vfmaq_n_f32(f[i][h], scale(k, from, 1, h), o->x[i]);
+                f[i][h] = vfmaq_n_f32(f[i][h], scale_of(k, w, b, 1, h), o->x[i]);
         }
     }
 }
@@ -163,6 +220,7 @@ INLINE void tile(const struct kind k, const uint8_t *w, const struct neon_q8 *x,
                  const struct neon_outliers *o, uint32_t n_k, const int rows,
                  float (*y)[NEON_PANEL])
 {
+    float super[SUPER_BLOCKS][2][NEON_PANEL];
     const uint8_t *at = w;
 
     for (uint32_t s = 0; s < segment_count(n_k); s++) {
@@ -171,7 +229,11 @@ INLINE void tile(const struct kind k, const uint8_t *w, const struct neon_q8 *x,
             f[i][0] = f[i][1] = vdupq_n_f32(0);
         for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0; b--, x++) {
             __builtin_prefetch(at + 1024);
-            block(k, at, x, rows, f);
+            if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0) {
+                expand(k, at, super);
+                at += header_bytes(k);
+            }
+            block(k, (struct part){at, super[-b % SUPER_BLOCKS]}, x, rows, f);
             at += block_bytes(k);
         }
         outlier(k, w, o + s, rows, f);
@@ -199,13 +261,13 @@ typedef void tile_kernel(const uint8_t *w, const struct neon_q8 *x, const struct
     INSTANCE(name, 1, __VA_ARGS__)                                                                 \
     INSTANCE(name, 2, __VA_ARGS__) INSTANCE(name, 3, __VA_ARGS__) INSTANCE(name, 4, __VA_ARGS__)
 
-INSTANCES(q4_0, WEIGHT_U4, false, true, START_8)
-INSTANCES(q4_1, WEIGHT_U4, true, true, -1)
-INSTANCES(q4_k, WEIGHT_U4, true, false, -1)
-INSTANCES(q5_0, WEIGHT_U5, false, true, START_16)
-INSTANCES(q5_k, WEIGHT_U5, true, false, -1)
-INSTANCES(q6_k, WEIGHT_U6, false, false, START_32_LOW)
-INSTANCES(q8_0, WEIGHT_S8, false, true, -1)
+INSTANCES(q4_0, WEIGHT_U4, false, SCALES_F16, START_8)
+INSTANCES(q4_1, WEIGHT_U4, true, SCALES_F16, -1)
+INSTANCES(q4_k, WEIGHT_U4, true, SCALES_K, -1)
+INSTANCES(q5_0, WEIGHT_U5, false, SCALES_F16, START_16)
+INSTANCES(q5_k, WEIGHT_U5, true, SCALES_K, -1)
+INSTANCES(q6_k, WEIGHT_U6, false, SCALES_K, START_32_LOW)
+INSTANCES(q8_0, WEIGHT_S8, false, SCALES_F16, -1)
 
 static const struct kernels {
     enum dtype type;

@@ -4,6 +4,7 @@
  *
  * The sum starts at 0x4B400000 less the offset's share and is a float's bits at the end: the tail
  * is two fma. Few rows read packed weights straight; many have them unpacked to bytes once for all.
+ * The small scales of a K-quant's super-block become f32 before its blocks.
  *
  * The text of matmul_avx512vnni.c, matmul_avx512.c and matmul_avxvnni.c, in the words of
  * vector512.h or vector256.h. Each says before it: X86(name); ACTS_OF(name), its activations'
@@ -21,7 +22,7 @@
 struct kind {
     enum weight_form form;
     bool has_min;
-    bool half;     /* scales are f16 */
+    enum scale_form scales;
     bool unpacked; /* a block is 8 vectors of bytes and 2 of scales */
     int start;     /* which of the activations', or -1: no offset */
 };
@@ -38,9 +39,22 @@ INLINE uint32_t integer_bytes(const struct kind k)
 
 INLINE uint32_t block_bytes(const struct kind k)
 {
-    uint32_t scales = k.form == WEIGHT_U6 || k.has_min ? 2 : 1;
+    uint32_t scale_bytes = k.scales == SCALES_K ? 0 : (k.has_min ? 4 : 2) * LANES;
 
-    return k.unpacked ? UNPACKED_BYTES : integer_bytes(k) + scales * (k.half ? 2 : 4) * LANES;
+    return k.unpacked ? UNPACKED_BYTES : integer_bytes(k) + scale_bytes;
+}
+
+/* Of a super-block, before its blocks. */
+INLINE uint32_t header_bytes(const struct kind k)
+{
+    return k.scales != SCALES_K ? 0 : (k.form == WEIGHT_U6 ? 18 : 16) * LANES;
+}
+
+/* Where block b begins. */
+INLINE const uint8_t *block_at(const struct kind k, const uint8_t *w, uint32_t b)
+{
+    return w + b * block_bytes(k) +
+           (k.scales == SCALES_K ? (b / SUPER_BLOCKS + 1) * header_bytes(k) : 0);
 }
 
 /* The outputs' values 4 g to 4 g + 3 of a block. */
@@ -64,25 +78,74 @@ INLINE lanes_i group(const struct kind k, const uint8_t *w, int g)
     return v;
 }
 
-/* Scale i (or minimum) of a block. */
-INLINE lanes_f scale(const struct kind k, const uint8_t *w, int i)
+/* Of a super-block the i'th of 16: U6 a step's scale; others a block's scale, then minimum. */
+INLINE lanes_f super_scale(const struct kind k, const uint8_t *header, uint32_t i)
 {
-    w += integer_bytes(k);
-    if (k.half && !k.unpacked)
-        return F_LOAD_HALVES(w + i * 2 * LANES);
-    return F_LOAD((const float *)(w + i * LANE_BYTES));
+    lanes_i v;
+
+    if (k.form == WEIGHT_U6)
+        return F_MUL(I_TO_F(I_LOAD_INT8(header + i * LANES)), F_LOAD_HALVES(header + 16 * LANES));
+    if (i < 15) {
+        v = I_SHIFT_RIGHT32(I_LOAD(header + i / 5 * LANE_BYTES), 6 * (i % 5));
+        v = I_AND(v, I_SET32(63));
+    } else {
+        v = I_SHIFT_RIGHT32(I_LOAD(header), 30);
+        for (int j = 1; j < 3; j++) {
+            lanes_i two = I_SHIFT_RIGHT32(I_LOAD(header + j * LANE_BYTES), 30);
+            v = I_OR(v, I_SHIFT_LEFT32(two, 2 * j));
+        }
+    }
+    return F_MUL(I_TO_F(v), F_LOAD_HALVES(header + (i < 8 ? 12 : 14) * LANES));
+}
+
+/* A super-block's scales in the order of use: of each block two. */
+INLINE void expand(const struct kind k, const uint8_t *header, float (*to)[2][LANES])
+{
+    UNROLL for (int i = 0; i < 16; i++)
+    {
+        float *one = k.form == WEIGHT_U6 ? to[i / 2][i % 2] : to[i % 8][i / 8];
+        F_STORE(one, super_scale(k, header, (uint32_t)i));
+    }
+}
+
+/* A panel's block of 32 values; super: its scales, if they are a K-quant's. */
+struct part {
+    const uint8_t *w;
+    const float (*super)[LANES];
+};
+
+/* Scale i (or minimum) of a block. */
+INLINE lanes_f scale(const struct kind k, const struct part at, int i)
+{
+    const uint8_t *w = at.w + integer_bytes(k);
+
+    if (k.scales == SCALES_K)
+        return F_LOAD(at.super[i]);
+    return k.scales == SCALES_F16 ? F_LOAD_HALVES(w + i * 2 * LANES)
+                                  : F_LOAD((const float *)(w + i * LANE_BYTES));
+}
+
+/* The same of block b of a panel. */
+INLINE lanes_f scale_of(const struct kind k, const uint8_t *panel, uint32_t b, int i)
+{
+    uint32_t j = b % SUPER_BLOCKS;
+
+    if (k.scales == SCALES_K)
+        return super_scale(k, block_at(k, panel, b - j) - header_bytes(k),
+                           k.form == WEIGHT_U6 ? 2 * j + (uint32_t)i : 8 * (uint32_t)i + j);
+    return scale(k, (struct part){.w = block_at(k, panel, b)}, i);
 }
 
 #ifdef DOT_BYTES
 /* n groups of a block from the first, added to the sums. */
-INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struct ACTS_OF(q8) * x,
+INLINE void add_groups(const struct kind k, const struct part *w, const struct ACTS_OF(q8) * x,
                        const int first, const int n, const int rows, const int panels,
                        lanes_i (*a)[TILE])
 {
     UNROLL for (int g = first; g < first + n; g++)
     {
         lanes_i v[2];
-        UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p], g);
+        UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
         UNROLL for (int i = 0; i < rows; i++)
         {
             lanes_i xx = I_SET32(x->x[g][i]);
@@ -92,9 +155,9 @@ INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struc
 }
 #else
 /* 8-bit weights multiply as |w| and x with w's sign, a pair of which stays below 2^15. */
-INLINE void add_groups_s8(const struct kind k, const uint8_t *const *w,
-                          const struct ACTS_OF(q8) * x, const int first, const int n,
-                          const int rows, const int panels, lanes_i (*a)[TILE])
+INLINE void add_groups_s8(const struct kind k, const struct part *w, const struct ACTS_OF(q8) * x,
+                          const int first, const int n, const int rows, const int panels,
+                          lanes_i (*a)[TILE])
 {
     const lanes_i ones = I_SET16(1);
 
@@ -103,7 +166,7 @@ INLINE void add_groups_s8(const struct kind k, const uint8_t *const *w,
         lanes_i v[2], u[2];
         UNROLL for (int p = 0; p < panels; p++)
         {
-            v[p] = group(k, w[p], g);
+            v[p] = group(k, w[p].w, g);
             u[p] = I_ABS8(v[p]);
         }
         UNROLL for (int i = 0; i < rows; i++)
@@ -120,7 +183,7 @@ INLINE void add_groups_s8(const struct kind k, const uint8_t *const *w,
 }
 
 /* n groups of a block from the first, added to the sums: as many in 16 bits as cannot saturate. */
-INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struct ACTS_OF(q8) * x,
+INLINE void add_groups(const struct kind k, const struct part *w, const struct ACTS_OF(q8) * x,
                        const int first, const int n, const int rows, const int panels,
                        lanes_i (*a)[TILE])
 {
@@ -137,7 +200,7 @@ INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struc
         UNROLL for (int g = chain; g < chain + most; g++)
         {
             lanes_i v[2];
-            UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p], g);
+            UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
             UNROLL for (int i = 0; i < rows; i++)
             {
                 lanes_i xx = I_SET32(x->x[g][i]);
@@ -155,7 +218,7 @@ INLINE void add_groups(const struct kind k, const uint8_t *const *w, const struc
 }
 #endif
 
-INLINE void block(const struct kind k, const uint8_t *const *w, const struct ACTS_OF(q8) * x,
+INLINE void block(const struct kind k, const struct part *w, const struct ACTS_OF(q8) * x,
                   const int rows, const int panels, lanes_f (*f)[TILE])
 {
     const int steps = k.form == WEIGHT_U6 ? 2 : 1;
@@ -228,13 +291,19 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w,
         lanes_f x = F_SET(o->x[i]);
         UNROLL for (int p = 0; p < panels; p++)
         {
-            const uint8_t *from = w[p] + b * block_bytes(k);
-            lanes_f d = k.form == WEIGHT_U6 && at >= 16 ? scale(k, from, 1) : scale(k, from, 0);
-            f[p][i] = F_FMA(F_MUL(column(k, from, at), x), d, f[p][i]);
+            lanes_f d = scale_of(k, w[p], b, k.form == WEIGHT_U6 && at >= 16);
+            lanes_f t = F_MUL(column(k, block_at(k, w[p], b), at), x);
+            f[p][i] = F_FMA(t, d, f[p][i]);
             if (k.has_min)
-                f[p][i] = F_FMA(scale(k, from, 1), x, f[p][i]);
+                f[p][i] = F_FMA(scale_of(k, w[p], b, 1), x, f[p][i]);
         }
     }
+}
+
+INLINE void fetch(const uint8_t *w, uint32_t bytes)
+{
+    UNROLL for (uint32_t line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)(w + line), _MM_HINT_T0);
 }
 
 /* All of K for a tile, prefetching the panels so many bytes ahead: y[panel][row][lane]. */
@@ -242,6 +311,7 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
                  const struct ACTS_OF(q8) * x, const struct ACTS_OF(outliers) * o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[TILE][LANES])
 {
+    _Alignas(64) float super[2][SUPER_BLOCKS][2][LANES];
     const uint8_t *at[2] = {w[0], w[panels - 1]};
     uint32_t n_segments = segment_count(n_k);
 
@@ -250,11 +320,19 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
         UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
             F_ZERO();
         for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0; b--, x++) {
-            if (!k.unpacked)
+            struct part now[2];
+            if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0)
                 UNROLL for (int p = 0; p < panels; p++)
-                    UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
-                        _mm_prefetch((const char *)(at[p] + ahead + line), _MM_HINT_T0);
-            block(k, at, x, rows, panels, f);
+                {
+                    fetch(at[p] + ahead, header_bytes(k));
+                    expand(k, at[p], super[p]);
+                    at[p] += header_bytes(k);
+                }
+            if (!k.unpacked)
+                UNROLL for (int p = 0; p < panels; p++) fetch(at[p] + ahead, block_bytes(k));
+            UNROLL for (int p = 0; p < panels; p++) now[p] =
+                (struct part){at[p], super[p][-b % SUPER_BLOCKS]};
+            block(k, now, x, rows, panels, f);
             UNROLL for (int p = 0; p < panels; p++) at[p] += block_bytes(k);
         }
         outlier(k, w, o + s, rows, panels, f);
@@ -288,28 +366,31 @@ typedef void tile_kernel(const uint8_t *const *w, uint64_t ahead, const struct A
         }                                                                                          \
     }
 
-INSTANCES(q4_0, WEIGHT_U4, false, true, false, START_8)
-INSTANCES(q4_1, WEIGHT_U4, true, true, false, -1)
-INSTANCES(q4_k, WEIGHT_U4, true, false, false, -1)
-INSTANCES(q5_0, WEIGHT_U5, false, true, false, START_16)
-INSTANCES(q5_k, WEIGHT_U5, true, false, false, -1)
-INSTANCES(q6_k, WEIGHT_U6, false, false, false, START_32_LOW)
-INSTANCES(q8_0, WEIGHT_S8, false, true, false, START_S8)
-INSTANCES(bytes_q4_0, WEIGHT_U4, false, false, true, START_8)
-INSTANCES(bytes_q4_m, WEIGHT_U4, true, false, true, -1)
-INSTANCES(bytes_q5_0, WEIGHT_U5, false, false, true, START_16)
-INSTANCES(bytes_q5_m, WEIGHT_U5, true, false, true, -1)
-INSTANCES(bytes_q6, WEIGHT_U6, false, false, true, START_32_LOW)
-INSTANCES(bytes_q8, WEIGHT_S8, false, false, true, START_S8)
+INSTANCES(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
+INSTANCES(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
+INSTANCES(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
+INSTANCES(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
+INSTANCES(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
+INSTANCES(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
+INSTANCES(q8_0, WEIGHT_S8, false, SCALES_F16, false, START_S8)
+INSTANCES(bytes_q4_0, WEIGHT_U4, false, SCALES_F32, true, START_8)
+INSTANCES(bytes_q4_m, WEIGHT_U4, true, SCALES_F32, true, -1)
+INSTANCES(bytes_q5_0, WEIGHT_U5, false, SCALES_F32, true, START_16)
+INSTANCES(bytes_q5_m, WEIGHT_U5, true, SCALES_F32, true, -1)
+INSTANCES(bytes_q6, WEIGHT_U6, false, SCALES_F32, true, START_32_LOW)
+INSTANCES(bytes_q8, WEIGHT_S8, false, SCALES_F32, true, START_S8)
 
 /* A panel's blocks as bytes with f32 scales. */
 INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
 {
-    for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes(k), to += UNPACKED_BYTES) {
+    const uint8_t *panel = w;
+
+    for (uint32_t b = 0; b < n_blocks; b++, to += UNPACKED_BYTES) {
+        w = block_at(k, panel, b);
         UNROLL for (int g = 0; g < 8; g++) I_STORE(to + LANE_BYTES * g, group(k, w, g));
-        F_STORE((float *)(to + 8 * LANE_BYTES), scale(k, w, 0));
+        F_STORE((float *)(to + 8 * LANE_BYTES), scale_of(k, panel, b, 0));
         if (k.has_min || k.form == WEIGHT_U6)
-            F_STORE((float *)(to + 9 * LANE_BYTES), scale(k, w, 1));
+            F_STORE((float *)(to + 9 * LANE_BYTES), scale_of(k, panel, b, 1));
     }
 }
 
@@ -318,13 +399,13 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
     {                                                                                              \
         unpack((struct kind){__VA_ARGS__}, w, n_blocks, to);                                       \
     }
-UNPACK(q4_0, WEIGHT_U4, false, true, false, START_8)
-UNPACK(q4_1, WEIGHT_U4, true, true, false, -1)
-UNPACK(q4_k, WEIGHT_U4, true, false, false, -1)
-UNPACK(q5_0, WEIGHT_U5, false, true, false, START_16)
-UNPACK(q5_k, WEIGHT_U5, true, false, false, -1)
-UNPACK(q6_k, WEIGHT_U6, false, false, false, START_32_LOW)
-UNPACK(q8_0, WEIGHT_S8, false, true, false, START_S8)
+UNPACK(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
+UNPACK(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
+UNPACK(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
+UNPACK(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
+UNPACK(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
+UNPACK(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
+UNPACK(q8_0, WEIGHT_S8, false, SCALES_F16, false, START_S8)
 
 static const struct kernels {
     enum dtype type;

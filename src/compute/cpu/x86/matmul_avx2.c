@@ -5,7 +5,7 @@
  * 4- to 6-bit weights sum at most 8, 4, 2 groups in 16 bits (vpmaddubsw saturates beyond). 8-bit
  * weights multiply as |w| and x with w's sign, a pair of which stays below 2^15, or, unpacked, as
  * 16 bits. A few rows read packed weights straight; many have them unpacked to bytes (8 bits: to 16
- * bits) once for all. */
+ * bits) once for all. The small scales of a K-quant's super-block become f32 before its blocks. */
 #include "compute/cpu/x86/avx2.h"
 #include "compute/cpu/x86/vector256.h"
 
@@ -16,7 +16,7 @@
 struct kind {
     enum weight_form form;
     bool has_min;
-    bool half;     /* scales are f16 */
+    enum scale_form scales;
     bool unpacked; /* a block is 256 bytes (S8: 256 times 16 bits) and 16 f32 scales */
     int start;     /* which of avx2_q8's, or -1: no offset */
 };
@@ -32,9 +32,20 @@ INLINE uint32_t integer_bytes(const struct kind k)
 
 INLINE uint32_t block_bytes(const struct kind k)
 {
-    uint32_t scales = k.form == WEIGHT_U6 || k.has_min ? 2 : 1;
+    return integer_bytes(k) + (k.unpacked ? 64 : k.scales == SCALES_K ? 0 : k.has_min ? 32 : 16);
+}
 
-    return k.unpacked ? integer_bytes(k) + 64 : integer_bytes(k) + scales * (k.half ? 16 : 32);
+/* Of a super-block, before its blocks. */
+INLINE uint32_t header_bytes(const struct kind k)
+{
+    return k.scales != SCALES_K ? 0 : k.form == WEIGHT_U6 ? 144 : 128;
+}
+
+/* Where block b begins. */
+INLINE const uint8_t *block_at(const struct kind k, const uint8_t *w, uint32_t b)
+{
+    return w + b * block_bytes(k) +
+           (k.scales == SCALES_K ? (b / SUPER_BLOCKS + 1) * header_bytes(k) : 0);
 }
 
 static uint32_t unpacked_bytes(enum weight_form form)
@@ -65,13 +76,69 @@ INLINE __m256i group(const struct kind k, const uint8_t *w, int g)
     return v;
 }
 
-/* Scale i (or minimum) of a block. */
-INLINE __m256 scale(const struct kind k, const uint8_t *w, int i)
+INLINE __m256 halves(const uint8_t *p)
 {
-    w += integer_bytes(k);
-    if (k.half && !k.unpacked)
-        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(w + 16 * i)));
-    return _mm256_loadu_ps((const float *)(w + 32 * i));
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+/* Of a super-block the i'th of 16: U6 a step's scale; others a block's scale, then minimum. */
+INLINE __m256 super_scale(const struct kind k, const uint8_t *header, uint32_t i)
+{
+    if (k.form == WEIGHT_U6) {
+        __m128i v = _mm_loadl_epi64((const __m128i *)(header + 8 * i));
+        return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)), halves(header + 128));
+    }
+    __m256i v;
+    if (i < 15) {
+        v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)header + i / 5),
+                             _mm_cvtsi32_si128((int)(6 * (i % 5))));
+        v = _mm256_and_si256(v, _mm256_set1_epi32(63));
+    } else {
+        v = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)header), 30);
+        for (int j = 1; j < 3; j++) {
+            __m256i two = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)header + j), 30);
+            v = _mm256_or_si256(v, _mm256_slli_epi32(two, 2 * j));
+        }
+    }
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(v), halves(header + (i < 8 ? 96 : 112)));
+}
+
+/* A super-block's scales in the order of use: of each block two. */
+INLINE void expand(const struct kind k, const uint8_t *header, float (*to)[2][8])
+{
+    UNROLL for (int i = 0; i < 16; i++)
+    {
+        float *one = k.form == WEIGHT_U6 ? to[i / 2][i % 2] : to[i % 8][i / 8];
+        _mm256_store_ps(one, super_scale(k, header, (uint32_t)i));
+    }
+}
+
+/* A panel's block of 32 values; super: its scales, if they are a K-quant's. */
+struct part {
+    const uint8_t *w;
+    const float (*super)[8];
+};
+
+/* Scale i (or minimum) of a block. */
+INLINE __m256 scale(const struct kind k, const struct part at, int i)
+{
+    const uint8_t *w = at.w + integer_bytes(k);
+
+    if (k.scales == SCALES_K)
+        return _mm256_load_ps(at.super[i]);
+    return k.scales == SCALES_F16 ? halves(w + 16 * i)
+                                  : _mm256_loadu_ps((const float *)(w + 32 * i));
+}
+
+/* The same of block b of a panel. */
+INLINE __m256 scale_of(const struct kind k, const uint8_t *panel, uint32_t b, int i)
+{
+    uint32_t j = b % SUPER_BLOCKS;
+
+    if (k.scales == SCALES_K)
+        return super_scale(k, block_at(k, panel, b - j) - header_bytes(k),
+                           k.form == WEIGHT_U6 ? 2 * j + (uint32_t)i : 8 * (uint32_t)i + j);
+    return scale(k, (struct part){.w = block_at(k, panel, b)}, i);
 }
 
 /* As a float: vbroadcastss is a load and nothing else, vpbroadcastd also takes one of the pipes
@@ -82,7 +149,7 @@ INLINE __m256i broadcast(const int32_t *x)
 }
 
 /* The tail: t = RN(A d) since A was added to the magic number, f = fmaf(t, dw, f). */
-INLINE void finish_step(const struct kind k, const uint8_t *w, const struct avx2_q8 *x, int h,
+INLINE void finish_step(const struct kind k, const struct part w, const struct avx2_q8 *x, int h,
                         int i, __m256i a, float *f)
 {
     __m256i start = k.start < 0 ? _mm256_set1_epi32(MAGIC) : broadcast(&x->start[k.start + h][i]);
@@ -96,7 +163,7 @@ INLINE void finish_step(const struct kind k, const uint8_t *w, const struct avx2
 }
 
 /* 4 bits: all 8 groups fit 16 bits, for two panels at once. */
-INLINE void block_of_nibbles(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+INLINE void block_of_nibbles(const struct kind k, const struct part *w, const struct avx2_q8 *x,
                              const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -105,7 +172,7 @@ INLINE void block_of_nibbles(const struct kind k, const uint8_t *const *w, const
     UNROLL for (int g = 0; g < 8; g++)
     {
         __m256i v[2];
-        UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p], g);
+        UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
         UNROLL for (int i = 0; i < rows; i++)
         {
             __m256i xx = broadcast(&x->x[g][i]);
@@ -123,7 +190,7 @@ INLINE void block_of_nibbles(const struct kind k, const uint8_t *const *w, const
 
 /* 5 and 6 bits: 4 or 2 groups fit 16 bits. At most two rows at a time, for both kinds of sums must
  * fit the registers. */
-INLINE void block_of_more(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+INLINE void block_of_more(const struct kind k, const struct part *w, const struct avx2_q8 *x,
                           const int first, const int rows, const int panels,
                           float (*f)[AVX2_TILE][8])
 {
@@ -137,7 +204,7 @@ INLINE void block_of_more(const struct kind k, const uint8_t *const *w, const st
         {
             const int g = h * (8 / steps) + j;
             __m256i v[2];
-            UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p], g);
+            UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
             UNROLL for (int i = 0; i < rows; i++)
             {
                 __m256i xx = broadcast(&x->x[g][first + i]);
@@ -160,7 +227,7 @@ INLINE void block_of_more(const struct kind k, const uint8_t *const *w, const st
 }
 
 /* 8 bits, signed: |w| times x with w's sign. */
-INLINE void block_of_bytes(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+INLINE void block_of_bytes(const struct kind k, const struct part *w, const struct avx2_q8 *x,
                            const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -171,7 +238,7 @@ INLINE void block_of_bytes(const struct kind k, const uint8_t *const *w, const s
         __m256i v[2], u[2];
         UNROLL for (int p = 0; p < panels; p++)
         {
-            v[p] = group(k, w[p], g);
+            v[p] = group(k, w[p].w, g);
             u[p] = _mm256_abs_epi8(v[p]);
         }
         UNROLL for (int i = 0; i < rows; i++)
@@ -191,7 +258,7 @@ INLINE void block_of_bytes(const struct kind k, const uint8_t *const *w, const s
 }
 
 /* 8 bits, unpacked. */
-INLINE void block_of_words(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+INLINE void block_of_words(const struct kind k, const struct part *w, const struct avx2_q8 *x,
                            const struct avx2_wide *wide, const int rows, const int panels,
                            float (*f)[AVX2_TILE][8])
 {
@@ -201,7 +268,7 @@ INLINE void block_of_words(const struct kind k, const uint8_t *const *w, const s
     {
         __m256i v[2];
         UNROLL for (int p = 0; p < panels; p++) v[p] =
-            _mm256_loadu_si256((const __m256i *)(w[p] + 32 * j));
+            _mm256_loadu_si256((const __m256i *)(w[p].w + 32 * j));
         UNROLL for (int i = 0; i < rows; i++)
         {
             __m256i xx = broadcast(&wide->x[j][i]);
@@ -217,7 +284,7 @@ INLINE void block_of_words(const struct kind k, const uint8_t *const *w, const s
         finish_step(k, w[p], x, 0, i, a[p][i], f[p][i]);
 }
 
-INLINE void block(const struct kind k, const uint8_t *const *w, const struct avx2_q8 *x,
+INLINE void block(const struct kind k, const struct part *w, const struct avx2_q8 *x,
                   const struct avx2_wide *wide, const int rows, const int panels,
                   float (*f)[AVX2_TILE][8])
 {
@@ -290,15 +357,20 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w, const struct a
         __m256 x = _mm256_broadcast_ss(&o->x[i]);
         UNROLL for (int p = 0; p < panels; p++)
         {
-            const uint8_t *from = w[p] + b * block_bytes(k);
-            __m256 d = k.form == WEIGHT_U6 && at >= 16 ? scale(k, from, 1) : scale(k, from, 0);
-            __m256 y =
-                _mm256_fmadd_ps(_mm256_mul_ps(column(k, from, at), x), d, _mm256_load_ps(f[p][i]));
+            __m256 d = scale_of(k, w[p], b, k.form == WEIGHT_U6 && at >= 16);
+            __m256 t = _mm256_mul_ps(column(k, block_at(k, w[p], b), at), x);
+            __m256 y = _mm256_fmadd_ps(t, d, _mm256_load_ps(f[p][i]));
             if (k.has_min)
-                y = _mm256_fmadd_ps(scale(k, from, 1), x, y);
+                y = _mm256_fmadd_ps(scale_of(k, w[p], b, 1), x, y);
             _mm256_store_ps(f[p][i], y);
         }
     }
+}
+
+INLINE void fetch(const uint8_t *w, uint32_t bytes)
+{
+    UNROLL for (uint32_t line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)(w + line), _MM_HINT_T0);
 }
 
 /* All of K for a tile, prefetching the panels so many bytes ahead: y[panel][row][8]. */
@@ -306,7 +378,7 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
                  const struct avx2_q8 *x, const struct avx2_outliers *o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[AVX2_TILE][8])
 {
-    _Alignas(32) float f[2][AVX2_TILE][8];
+    _Alignas(32) float f[2][AVX2_TILE][8], super[2][SUPER_BLOCKS][2][8];
     const uint8_t *at[2] = {w[0], w[panels - 1]};
     const struct avx2_wide *wide = (const void *)(x + n_k / BLOCK);
     uint32_t n_segments = segment_count(n_k);
@@ -317,11 +389,19 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
                 _mm256_store_ps(f[p][i], _mm256_setzero_ps());
         for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0;
              b--, x++, wide++) {
-            if (!k.unpacked)
+            struct part now[2];
+            if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0)
                 UNROLL for (int p = 0; p < panels; p++)
-                    UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
-                        _mm_prefetch((const char *)(at[p] + ahead + line), _MM_HINT_T0);
-            block(k, at, x, wide, rows, panels, f);
+                {
+                    fetch(at[p] + ahead, header_bytes(k));
+                    expand(k, at[p], super[p]);
+                    at[p] += header_bytes(k);
+                }
+            if (!k.unpacked)
+                UNROLL for (int p = 0; p < panels; p++) fetch(at[p] + ahead, block_bytes(k));
+            UNROLL for (int p = 0; p < panels; p++) now[p] =
+                (struct part){at[p], super[p][-b % SUPER_BLOCKS]};
+            block(k, now, x, wide, rows, panels, f);
             UNROLL for (int p = 0; p < panels; p++) at[p] += block_bytes(k);
         }
         outlier(k, w, o + s, rows, panels, f);
@@ -363,28 +443,33 @@ typedef void tile_kernel(const uint8_t *const *w, uint64_t ahead, const struct a
         }                                                                                          \
     }
 
-INSTANCES(q4_0, WEIGHT_U4, false, true, false, START_8)
-INSTANCES(q4_1, WEIGHT_U4, true, true, false, -1)
-INSTANCES(q4_k, WEIGHT_U4, true, false, false, -1)
-INSTANCES(q5_0, WEIGHT_U5, false, true, false, START_16)
-INSTANCES(q5_k, WEIGHT_U5, true, false, false, -1)
-INSTANCES(q6_k, WEIGHT_U6, false, false, false, START_32_LOW)
-INSTANCES(q8_0, WEIGHT_S8, false, true, false, -1)
-INSTANCES(bytes_q4_0, WEIGHT_U4, false, false, true, START_8)
-INSTANCES(bytes_q4_m, WEIGHT_U4, true, false, true, -1)
-INSTANCES(bytes_q5_0, WEIGHT_U5, false, false, true, START_16)
-INSTANCES(bytes_q5_m, WEIGHT_U5, true, false, true, -1)
-INSTANCES(bytes_q6, WEIGHT_U6, false, false, true, START_32_LOW)
-INSTANCES(bytes_q8, WEIGHT_S8, false, false, true, -1)
+INSTANCES(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
+INSTANCES(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
+INSTANCES(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
+INSTANCES(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
+INSTANCES(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
+INSTANCES(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
+INSTANCES(q8_0, WEIGHT_S8, false, SCALES_F16, false, -1)
+INSTANCES(bytes_q4_0, WEIGHT_U4, false, SCALES_F32, true, START_8)
+INSTANCES(bytes_q4_m, WEIGHT_U4, true, SCALES_F32, true, -1)
+INSTANCES(bytes_q5_0, WEIGHT_U5, false, SCALES_F32, true, START_16)
+INSTANCES(bytes_q5_m, WEIGHT_U5, true, SCALES_F32, true, -1)
+INSTANCES(bytes_q6, WEIGHT_U6, false, SCALES_F32, true, START_32_LOW)
+INSTANCES(bytes_q8, WEIGHT_S8, false, SCALES_F32, true, -1)
 
 /* A panel's blocks as bytes, or 16 bits, with f32 scales. */
 INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
 {
-    const uint64_t ahead = 2 * (uint64_t)n_blocks * block_bytes(k); /* the panel unpacked next */
+    const uint64_t ahead = /* the panel unpacked next */
+        2 * (uint64_t)(block_at(k, w, n_blocks) - w - header_bytes(k));
+    const uint8_t *panel = w;
 
     for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes(k)) {
-        UNROLL for (uint32_t line = 0; line < block_bytes(k); line += 64)
-            _mm_prefetch((const char *)(w + ahead + line), _MM_HINT_T0);
+        if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0) {
+            fetch(w + ahead, header_bytes(k));
+            w += header_bytes(k);
+        }
+        fetch(w + ahead, block_bytes(k));
         UNROLL for (int g = 0; g < 8; g++)
         {
             __m256i v = group(k, w, g);
@@ -401,9 +486,9 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
             _mm256_store_si256((__m256i *)to + 2 * g + 1, odd);
         }
         to += k.form == WEIGHT_S8 ? 512 : 256;
-        _mm256_store_ps((float *)to, scale(k, w, 0));
+        _mm256_store_ps((float *)to, scale_of(k, panel, b, 0));
         if (k.has_min || k.form == WEIGHT_U6)
-            _mm256_store_ps((float *)(to + 32), scale(k, w, 1));
+            _mm256_store_ps((float *)(to + 32), scale_of(k, panel, b, 1));
         to += 64;
     }
 }
@@ -413,13 +498,13 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
     {                                                                                              \
         unpack((struct kind){__VA_ARGS__}, w, n_blocks, to);                                       \
     }
-UNPACK(q4_0, WEIGHT_U4, false, true, false, START_8)
-UNPACK(q4_1, WEIGHT_U4, true, true, false, -1)
-UNPACK(q4_k, WEIGHT_U4, true, false, false, -1)
-UNPACK(q5_0, WEIGHT_U5, false, true, false, START_16)
-UNPACK(q5_k, WEIGHT_U5, true, false, false, -1)
-UNPACK(q6_k, WEIGHT_U6, false, false, false, START_32_LOW)
-UNPACK(q8_0, WEIGHT_S8, false, true, false, -1)
+UNPACK(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
+UNPACK(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
+UNPACK(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
+UNPACK(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
+UNPACK(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
+UNPACK(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
+UNPACK(q8_0, WEIGHT_S8, false, SCALES_F16, false, -1)
 
 static const struct kernels {
     enum dtype type;

@@ -1,10 +1,18 @@
 /* Weights as panels of PANEL outputs, one lane each: the text of pack_avx2.c and pack_avx512vnni.c.
- * With n = PANEL, a block of 32 along k is, by form: U4   4 n vectors' bytes, four times: byte
- * (output o, i) holds w[o][8 j + i] low and w[o][8 j + 4 + i] high U5   the same, then 4 n bytes of
- * fifth bits: bit g of byte (o, i) belongs to w[o][4 g + i] U6   the same, then twice 4 n bytes of
- * two upper bits: bits 2 (g mod 4) of byte (o, i) in the (g / 4)th S8   eight times 4 n bytes, plus
- * S8_OFFSET I16  16 times 4 n bytes: pairs of each output then the scales of the n outputs (and
- * minima), as f16 where the file's are. F32: n outputs for each k. */
+ * With n = PANEL, a block of 32 along k is, by form:
+ *   U4   four times 4 n bytes: byte (output o, i) of the j-th holds w[o][8 j + i] low and
+ *        w[o][8 j + 4 + i] high
+ *   U5   the same, then 4 n bytes of fifth bits: bit g of byte (o, i) belongs to w[o][4 g + i]
+ *   U6   the same, then twice 4 n bytes of two upper bits: bits 2 (g mod 4) of byte (o, i) in the
+ *        (g / 4)th
+ *   S8   eight times 4 n bytes, plus S8_OFFSET
+ *   I16  16 times 4 n bytes: pairs of each output
+ * then the scales of the n outputs (and minima), as f16 where the file's are. K-quants have none
+ * there; instead their 8 blocks of a super-block come after a header, as many bytes as the file's:
+ *   U4, U5  three times n dwords, each with five of the 8 scales and 7 minima in its bits 0 to 29;
+ *           the eighth minimum lies in the bits 30 and 31, lowest bits first; then d, -dmin as f16
+ *   U6      16 times n int8 scales, then d as f16
+ * F32: n outputs for each k. */
 static uint32_t integer_bytes(enum weight_form form)
 {
     switch (form) {
@@ -23,15 +31,23 @@ static uint32_t integer_bytes(enum weight_form form)
 
 static uint32_t block_bytes(const struct compute_matrix *m)
 {
-    uint32_t scales = m->form == WEIGHT_U6 ? 2 : m->has_min ? 2 : 1;
+    return integer_bytes(m->form) + (m->scales == SCALES_K     ? 0
+                                     : m->scales == SCALES_F16 ? (m->has_min ? 4 : 2) * PANEL
+                                                               : 4 * PANEL);
+}
 
-    return integer_bytes(m->form) + scales * (m->half_scales ? 2 : 4) * PANEL;
+static uint32_t header_bytes(const struct compute_matrix *m)
+{
+    return (m->form == WEIGHT_U6 ? 18 : 16) * PANEL;
 }
 
 uint64_t X86(panel_bytes)(const struct compute_matrix *m)
 {
+    uint64_t headers =
+        m->scales == SCALES_K ? (uint64_t)m->n_blocks / SUPER_BLOCKS * header_bytes(m) : 0;
+
     return m->form == WEIGHT_F32 ? (uint64_t)m->k * 4 * PANEL
-                                 : (uint64_t)m->n_blocks * block_bytes(m);
+                                 : (uint64_t)m->n_blocks * block_bytes(m) + headers;
 }
 
 static void put_scales(uint8_t *to, const float *from, size_t stride, bool half)
@@ -40,6 +56,32 @@ static void put_scales(uint8_t *to, const float *from, size_t stride, bool half)
         float x = from[o * stride];
         uint16_t h = (uint16_t)_cvtss_sh(x, 0); /* exact where it is used: the file has f16 */
         memcpy(to + o * (half ? 2 : 4), half ? (void *)&h : (void *)&x, half ? 2 : 4);
+    }
+}
+
+/* Super-block s of each output. */
+static void put_header(const struct compute_matrix *m, const struct raw_rows *raw, uint32_t s,
+                       uint8_t *to)
+{
+    uint32_t factors = m->form == WEIGHT_U6 ? 1 : 2;
+    uint8_t *super = to + header_bytes(m) - factors * 2 * PANEL;
+
+    for (uint32_t o = 0; o < PANEL; o++) {
+        const uint8_t *steps = raw->steps + ((size_t)o * m->n_blocks + s * SUPER_BLOCKS) * 2;
+        const uint16_t *from = raw->super + ((size_t)o * (m->n_blocks / SUPER_BLOCKS) + s) * 2;
+        for (uint32_t i = 0; i < factors; i++)
+            memcpy(super + (i * PANEL + o) * 2, from + i, 2);
+        if (m->form == WEIGHT_U6) {
+            for (uint32_t i = 0; i < 16; i++)
+                to[i * PANEL + o] = steps[i];
+            continue;
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            uint32_t fields = (uint32_t)steps[15] >> 2 * i << 30;
+            for (uint32_t j = 0; j < 5; j++)
+                fields |= (uint32_t)steps[5 * i + j] << 6 * j;
+            memcpy(to + (i * PANEL + o) * 4, &fields, 4);
+        }
     }
 }
 
@@ -110,7 +152,9 @@ static void put_integers(enum weight_form form, const int16_t *w, uint32_t strid
 
 void X86(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
 {
-    uint32_t scale_bytes = (m->half_scales ? 2 : 4) * PANEL, bytes = block_bytes(m);
+    const bool half = m->scales == SCALES_F16;
+    uint32_t bytes = block_bytes(m);
+    size_t stride = (size_t)m->n_blocks * 2;
 
     if (m->form == WEIGHT_F32) {
         float *f = (float *)to;
@@ -120,16 +164,16 @@ void X86(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8
         return;
     }
     for (uint32_t b = 0; b < m->n_blocks; b++, to += bytes) {
-        put_integers(m->form, raw->w + b * BLOCK, raw->stride, m->offset, to);
-        uint8_t *scales = to + integer_bytes(m->form);
-        size_t stride = (size_t)m->n_blocks * 2;
-        if (m->form == WEIGHT_U6) {
-            put_scales(scales, raw->d + 2 * b, stride, false);
-            put_scales(scales + 4 * PANEL, raw->d + 2 * b + 1, stride, false);
-        } else {
-            put_scales(scales, raw->d + b, stride, m->half_scales);
-            if (m->has_min)
-                put_scales(scales + scale_bytes, raw->m + b, m->n_blocks, m->half_scales);
+        if (m->scales == SCALES_K && b % SUPER_BLOCKS == 0) {
+            put_header(m, raw, b / SUPER_BLOCKS, to);
+            to += header_bytes(m);
         }
+        put_integers(m->form, raw->w + b * BLOCK, raw->stride, m->offset, to);
+        if (m->scales == SCALES_K)
+            continue;
+        uint8_t *scales = to + integer_bytes(m->form);
+        put_scales(scales, raw->d + b, stride, half);
+        if (m->has_min)
+            put_scales(scales + (half ? 2 : 4) * PANEL, raw->m + b, m->n_blocks, half);
     }
 }

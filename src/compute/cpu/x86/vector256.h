@@ -13,6 +13,7 @@ typedef __m256 lanes_f;
 
 #define I_LOAD(p) _mm256_loadu_si256((const __m256i *)(p))
 #define I_STORE(p, v) _mm256_storeu_si256((__m256i *)(p), v)
+#define I_LOAD_INT8(p) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p)))
 #define I_ZERO() _mm256_setzero_si256()
 #define I_SET8(x) _mm256_set1_epi8(x)
 #define I_SET32(x) _mm256_set1_epi32(x)

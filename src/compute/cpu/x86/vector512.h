@@ -12,6 +12,7 @@ typedef __m512 lanes_f;
 
 #define I_LOAD(p) _mm512_loadu_si512((const void *)(p))
 #define I_STORE(p, v) _mm512_storeu_si512((void *)(p), v)
+#define I_LOAD_INT8(p) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p)))
 #define I_ZERO() _mm512_setzero_si512()
 #define I_SET8(x) _mm512_set1_epi8(x)
 #define I_SET16(x) _mm512_set1_epi16(x)
