@@ -10,7 +10,7 @@ ONLY ?=
 SMALL ?=
 FUZZ_SECONDS ?= 60
 
-.PHONY: all setup model demo check check-quick check-asan check-tsan chaos check-chaos bench fuzz fmt install clean build-%
+.PHONY: all setup model demo check check-quick check-asan check-tsan chaos check-chaos soak bench fuzz fmt install clean build-%
 
 all: TARGETS = baton
 all: build-release
@@ -47,6 +47,12 @@ chaos: build-release $(MODEL)
 	@BATON_BIN=$(CURDIR)/build/release/baton $(PYTHON) tests/chaos/chaos.py --seeds $(SEEDS) --first $(FIRST) --only "$(ONLY)" $(SMALL)
 check-chaos:
 	@$(MAKE) --no-print-directory chaos SEEDS=300
+
+MINUTES = 30
+STREAMS = 64
+soak: TARGETS = baton
+soak: build-release $(MODEL)
+	@BATON_BIN=$(CURDIR)/build/release/baton $(PYTHON) tests/chaos/soak.py --minutes $(MINUTES) --streams $(STREAMS)
 
 bench: TARGETS = baton
 bench: build-release $(MODEL)

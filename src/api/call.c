@@ -62,7 +62,8 @@ static void cancel_choices(struct call *c)
     }
 }
 
-static void log_ended(struct call *c, const char *finish, const char *error)
+/* The one line of a request's end, whatever its end. */
+static void log_ended(struct call *c, enum log_level level, const char *finish, const char *error)
 {
     uint64_t prompt = 0, generated = 0, cached = 0;
     struct buffer more = {0};
@@ -82,7 +83,7 @@ static void log_ended(struct call *c, const char *finish, const char *error)
     if (*error != '\0')
         buffer_printf(&more, " error=%s", log_quote(error));
     log_event(
-        LOG_INFO, "request ended",
+        level, "request ended",
         "req=%s prompt_tokens=%" PRIu64 " cached=%" PRIu64 " generated=%" PRIu64
         " finish=%s ttft_ms=%.1f tok_s=%.1f total_ms=%.1f prefill=%s decode=%s seed=%" PRId64 "%s",
         c->id, prompt, cached, generated, finish, ttft_ms,
@@ -103,7 +104,7 @@ static void call_fail(struct call *c, enum status status, const char *param, con
     c->x = NULL;
     cancel_choices(c);
     if (c->was_submitted || status_http(status) >= 500) {
-        log_ended(c, status_code(status), words);
+        log_ended(c, status_http(status) >= 500 ? LOG_WARN : LOG_INFO, status_code(status), words);
         series_ended(c, CALL_END_ERROR);
     }
     if (http_exchange_stream_begun(x)) {
@@ -127,7 +128,7 @@ static void client_left(void *context)
     if (c->working)
         return; /* call_parsed() finds it so */
     cancel_choices(c);
-    log_ended(c, "abort", "the client left");
+    log_ended(c, LOG_INFO, "abort", "the client left");
     series_ended(c, CALL_END_ABORT);
     call_free(c);
 }
@@ -196,7 +197,7 @@ static void call_finish(struct call *c)
         call_fail(c, STATUS_NO_MEMORY, NULL, "no memory for the answer");
         return;
     }
-    log_ended(c, finish_reason_name(finish), "");
+    log_ended(c, LOG_INFO, finish_reason_name(finish), "");
     series_ended(c, finish == FINISH_STOP ? CALL_END_STOP : CALL_END_LENGTH);
     if (c->stream) {
         stream_flush(c);

@@ -1,221 +1,18 @@
 /* baton serve: ports first, then the model, then requests, until a signal. */
-#include "cmd/serve.h"
-#include "cmd/cmd.h"
+#include "cmd/server.h"
 
-#include "api/api.h"
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
 #include "base/ring.h"
-#include "cmd/peers_file.h"
-#include "http/http.h"
 #include "net/net.h"
-#include "node/node.h"
-#include "router/router.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-enum { FAMILY_PATIENCE_MS = 5000 }; /* for children that have nothing left to do */
-
-struct server {
-    struct serve_options options;
-    const char *program;
-    const char *role; /* that it plays: hybrid when misconfigured */
-    struct net_loop *loop;
-    struct net_listener *http_listener, *serving_listener, *admin_listener;
-    struct http_server *http, *admin;
-    struct tls_context *https; /* NULL: HTTP is plain */
-    struct metrics *metrics;
-    struct api *api;
-    struct api_options api_options;
-    char model_id[256];
-    const char *model_ids[64];
-    struct loaded loaded;
-    uint64_t n_pages; /* of KV; 0 for a router */
-    struct node *node;
-    struct router *router;
-    struct family *family;
-    struct peers_watch peers;
-
-    pthread_t loader;
-    bool loading;
-    struct net_task loaded_task;
-    enum status load_status;
-    char load_message[512];
-
-    uv_signal_t sigterm, sigint, sighup;
-    bool signals_open;
-    int signals_seen;
-    int exit_code;
-    bool draining, service_idle, http_idle;
-    struct net_timer drain_timer, quit_timer;
-    int64_t start_ms, family_stopped_ms;
-};
-
-static bool is_role(const struct server *s, const char *role)
-{
-    return !strcmp(s->role, role);
-}
-
-/* ---- the end ---- */
-
-static void quit(struct server *s, int code)
-{
-    if (s->exit_code == 0)
-        s->exit_code = code;
-    net_loop_stop(s->loop);
-}
-
-static void family_gone(void *context)
-{
-    struct server *s = context;
-
-    if (!s->family || family_is_gone(s->family) ||
-        clock_now_ms() - s->family_stopped_ms > FAMILY_PATIENCE_MS)
-        quit(s, 0); /* who is still there (stopped, say) is killed with the family */
-}
-
-static void maybe_done(struct server *s)
-{
-    if (!s->draining || !s->service_idle || !s->http_idle)
-        return;
-    if (!s->family) {
-        quit(s, 0);
-        return;
-    }
-    family_stop(s->family);
-    if (!s->family_stopped_ms)
-        s->family_stopped_ms = clock_now_ms();
-    if (net_timer_start(s->loop, &s->quit_timer, 10, 10, family_gone, s) != STATUS_OK)
-        quit(s, 0);
-}
-
-static void service_idle(void *context)
-{
-    struct server *s = context;
-
-    s->service_idle = true;
-    maybe_done(s);
-}
-
-static void http_idle(void *context)
-{
-    struct server *s = context;
-
-    s->http_idle = true;
-    maybe_done(s);
-}
-
-static void drain_over(void *context)
-{
-    struct server *s = context;
-
-    log_event(LOG_WARN, "drain timeout", "seconds=%lld unfinished=%u",
-              (long long)s->options.drain_timeout_s,
-              s->node     ? node_n_requests(s->node)
-              : s->router ? router_n_requests(s->router)
-                          : 0);
-    if (s->node)
-        node_cancel_all(s->node);
-    if (s->router)
-        router_cancel_all(s->router);
-    s->service_idle = s->http_idle = true;
-    maybe_done(s);
-}
-
-static void drain(struct server *s)
-{
-    struct service *service = s->node     ? node_service(s->node)
-                              : s->router ? router_service(s->router)
-                                          : NULL;
-
-    if (s->draining)
-        return;
-    s->draining = true;
-    log_event(LOG_INFO, "draining", "timeout_s=%lld", (long long)s->options.drain_timeout_s);
-    if (net_timer_start(s->loop, &s->drain_timer, (uint64_t)s->options.drain_timeout_s * 1000, 0,
-                        drain_over, s) != STATUS_OK) {
-        quit(s, 0);
-        return;
-    }
-    api_drain(s->api);
-    if (service)
-        service->ops->drain(service, service_idle, s);
-    else
-        s->service_idle = true;
-    http_server_drain(s->http, http_idle, s);
-    maybe_done(s);
-}
-
-/* What may change while requests run: keys and certificates. All of it, or nothing. */
-static enum status read_again(struct server *s)
-{
-    struct tls_context *https, *cluster;
-    enum status status;
-
-    TRY(secure_https(&s->options, &https));
-    status = secure_cluster_again(&s->options, &cluster);
-    if (status == STATUS_OK)
-        status = api_reload_keys(s->api);
-    if (status != STATUS_OK) {
-        tls_context_destroy(&https);
-        tls_context_destroy(&cluster);
-        return status;
-    }
-    http_server_tls(s->http, https);
-    if (s->admin)
-        http_server_tls(s->admin, https);
-    tls_context_destroy(&s->https);
-    s->https = https;
-    if (s->node && node_hub(s->node)) /* a hybrid has no links */
-        peer_hub_set_tls(node_hub(s->node), cluster);
-    if (s->router)
-        peer_hub_set_tls(router_hub(s->router), cluster);
-    tls_context_destroy(&s->options.cluster_tls);
-    s->options.cluster_tls = cluster;
-    return STATUS_OK;
-}
-
-static void reload(struct server *s)
-{
-    if (s->peers.path)
-        peers_reread(&s->peers);
-    if (s->family)
-        family_signal(s->family, SIGHUP);
-    if (!s->api || !s->http)
-        return;
-    if (read_again(s) == STATUS_OK)
-        log_event(LOG_INFO, "keys and certificates read again", "https=%s cluster_tls=%s",
-                  s->https ? "yes" : "no", s->options.cluster_tls ? "yes" : "no");
-    else
-        log_event(LOG_ERROR, "not read again, what was there stays", "error=" LOG_Q,
-                  log_quote(status_message()));
-    secure_warn(&s->options);
-}
-
-static void on_signal(uv_signal_t *handle, int number)
-{
-    struct server *s = handle->data;
-
-    if (number == SIGHUP) {
-        reload(s);
-        return;
-    }
-    if (++s->signals_seen > 1 || s->loading) {
-        if (s->family)
-            family_stop(s->family);
-        if (s->loading || s->signals_seen > 1)
-            _exit(s->signals_seen > 1 ? 128 + number : 0); /* now means now */
-    }
-    drain(s);
-}
 
 /* ---- ready ---- */
 
@@ -244,7 +41,7 @@ static void log_ready(struct server *s)
         log_event(LOG_INFO, "ready", "role=%s listener=serving addr=%s tls=%s pid=%d", s->role,
                   net_listener_address(s->serving_listener)->text,
                   s->options.cluster_tls ? "yes" : "no", (int)getpid());
-    if (!is_role(s, "prefill") && !is_role(s, "decode"))
+    if (!server_is(s, "prefill") && !server_is(s, "decode"))
         fprintf(
             stderr,
             "try: curl -sN %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s "
@@ -255,171 +52,6 @@ static void log_ready(struct server *s)
                 : "");
 }
 
-static void fingerprint(const struct loaded *l, char out[24])
-{
-    uint8_t hash[REQUEST_DIGEST_BYTES] = {0};
-    struct digest *d = digest_create();
-
-    if (d) {
-        digest_add(d, l->model_digest, sizeof l->model_digest);
-        digest_add(d, l->tokenizer_digest, sizeof l->tokenizer_digest);
-        digest_add(d, l->numerics_digest, sizeof l->numerics_digest);
-        digest_finish(&d, hash);
-    }
-    size_t n = (size_t)snprintf(out, 24, "fp_");
-    for (int i = 0; i < 8; i++)
-        n += (size_t)snprintf(out + n, 24 - n, "%02x", hash[i]);
-}
-
-static struct peer_limits peer_limits(const struct serve_options *o)
-{
-    struct peer_limits l = peer_limits_default;
-
-    l.dead_ms = (uint32_t)o->dead_ms;
-    l.stuck_ms = (uint32_t)o->stuck_ms;
-    l.ping_ms = MIN(l.ping_ms, l.dead_ms / 5);
-    return l;
-}
-
-/* What the file names, and what flags name for good. */
-static enum status dial_only(const struct server *s, struct peer_hub *hub,
-                             const struct peer_addresses *named, const struct flag_strings *fixed,
-                             const char *flag, const char *role, bool with_bulk)
-{
-    struct net_address all[2 * PEERS_MAX];
-    uint32_t n = 0;
-
-    for (; n < named->n; n++) {
-        TRY(secure_address(&s->options, &named->items[n], "--peers"));
-        all[n] = named->items[n];
-    }
-    for (uint32_t i = 0; i < fixed->n && n < ARRAY_LENGTH(all); i++, n++)
-        TRY(net_address_parse(fixed->items[i], flag, &all[n]));
-    return peer_hub_dial_only(hub, role, all, n, with_bulk);
-}
-
-static void peers_changed(void *context, const struct peers *p)
-{
-    struct server *s = context;
-    const struct serve_options *o = &s->options;
-    enum status status = STATUS_OK;
-
-    if (s->router)
-        status = dial_only(s, router_hub(s->router), &p->prefill, &o->prefill_peers,
-                           "--prefill-peers", "prefill", false);
-    if (s->router && status == STATUS_OK)
-        status = dial_only(s, router_hub(s->router), &p->decode, &o->decode_peers, "--decode-peers",
-                           "decode", false);
-    if (s->node && is_role(s, "prefill"))
-        status = dial_only(s, node_hub(s->node), &p->decode, &o->decode_peers, "--decode-peers",
-                           "decode", true);
-    if (status != STATUS_OK)
-        log_event(LOG_ERROR, "peers not dialled", "error=" LOG_Q, log_quote(status_message()));
-}
-
-static enum status watch_peers(struct server *s)
-{
-    if (!s->options.peers_file)
-        return STATUS_OK;
-    return peers_watch_start(&s->peers, s->loop, s->options.peers_file, peers_changed, s);
-}
-
-static enum status dial_all(struct peer_hub *hub, const struct flag_strings *peers,
-                            const char *flag, const char *role, bool with_bulk)
-{
-    for (uint32_t i = 0; i < peers->n; i++) {
-        struct net_address address;
-        TRY(net_address_parse(peers->items[i], flag, &address));
-        TRY(peer_hub_dial(hub, &address, role, with_bulk));
-    }
-    return STATUS_OK;
-}
-
-static enum status start_node(struct server *s)
-{
-    const struct serve_options *o = &s->options;
-    struct loaded *l = &s->loaded;
-    struct kv_plan kv;
-
-    TRY(plan_kv(&l->limits, o->context_tokens, o->context_given, (uint32_t)o->n_slots, o->kv_bytes,
-                &kv));
-    s->n_pages = kv.n_pages;
-    struct node_options n = {
-        .role = is_role(s, "prefill")  ? NODE_PREFILL
-                : is_role(s, "decode") ? NODE_DECODE
-                                       : NODE_HYBRID,
-        .node_id = o->node_id,
-        .misconfigured = o->misconfigured,
-        .loop = s->loop,
-        .metrics = s->metrics,
-        .engine = {.model = l->model,
-                   .compute = l->compute,
-                   .vocabulary = l->vocabulary,
-                   .n_slots = (uint32_t)o->n_slots,
-                   .n_pages = kv.n_pages,
-                   .max_context_tokens = kv.context_tokens,
-                   .max_chunk_tokens = SERVE_MAX_CHUNK_TOKENS,
-                   .fixed_chunk_tokens = (uint32_t)o->prefill_chunk,
-                   .target_step_ms = (uint32_t)o->step_ms},
-        .hello = {.has_model = true,
-                  .has_tokenizer = true,
-                  .kv = l->limits.kv,
-                  .kv_type = KV_TYPE_F16,
-                  .max_context_tokens = kv.context_tokens,
-                  .n_slots = (uint32_t)o->n_slots,
-                  .n_pages = kv.n_pages},
-        .limits = peer_limits(o),
-        .version_max = (uint32_t)o->protocol_max,
-        .tls = o->cluster_tls,
-        .lease_ms = (uint32_t)o->lease_ms,
-        .max_waiting = (uint32_t)o->max_queue,
-    };
-    n.engine.names.kv_type = KV_TYPE_F16;
-    memcpy(n.engine.names.model_digest, l->model_digest, REQUEST_DIGEST_BYTES);
-    memcpy(n.engine.names.tokenizer_digest, l->tokenizer_digest, REQUEST_DIGEST_BYTES);
-    memcpy(n.hello.model_digest, l->model_digest, REQUEST_DIGEST_BYTES);
-    memcpy(n.hello.tokenizer_digest, l->tokenizer_digest, REQUEST_DIGEST_BYTES);
-    memcpy(n.hello.numerics_digest, l->numerics_digest, REQUEST_DIGEST_BYTES);
-    fingerprint(l, n.hello.fingerprint);
-    TRY(node_create(&n, &s->node));
-    if (s->serving_listener)
-        peer_hub_listen(node_hub(s->node), s->serving_listener);
-    if (is_role(s, "prefill"))
-        TRY(dial_all(node_hub(s->node), &o->decode_peers, "--decode-peers", "decode", true));
-    if (is_role(s, "prefill"))
-        TRY(watch_peers(s));
-    api_set_service(s->api, node_service(s->node), l->vocabulary);
-    return STATUS_OK;
-}
-
-static enum status start_router(struct server *s)
-{
-    const struct serve_options *o = &s->options;
-    struct router_options r = {
-        .node_id = o->node_id,
-        .loop = s->loop,
-        .metrics = s->metrics,
-        .vocabulary = s->loaded.vocabulary,
-        .max_context_tokens = s->loaded.limits.trained_context_tokens,
-        .limits = peer_limits(o),
-        .tls = o->cluster_tls,
-        .policy = o->router_policy,
-        .max_local_tokens = (uint32_t)o->local_prefill,
-        .version_max = (uint32_t)o->protocol_max,
-        .max_waiting = (uint32_t)o->max_queue,
-        .max_journal_bytes = (uint64_t)256 << 20,
-        .queue_timeout_ms = (uint32_t)o->queue_timeout_s * 1000,
-    };
-
-    memcpy(r.tokenizer_digest, s->loaded.tokenizer_digest, sizeof r.tokenizer_digest);
-    TRY(router_create(&r, &s->router));
-    TRY(dial_all(router_hub(s->router), &o->prefill_peers, "--prefill-peers", "prefill", false));
-    TRY(dial_all(router_hub(s->router), &o->decode_peers, "--decode-peers", "decode", false));
-    TRY(watch_peers(s));
-    api_set_service(s->api, router_service(s->router), s->loaded.vocabulary);
-    return STATUS_OK;
-}
-
 static void on_loaded(struct net_task *task)
 {
     struct server *s = (struct server *)((char *)task - offsetof(struct server, loaded_task));
@@ -428,14 +60,14 @@ static void on_loaded(struct net_task *task)
     pthread_join(s->loader, NULL);
     s->loading = false;
     if (status == STATUS_OK) {
-        status = is_role(s, "router") ? start_router(s) : start_node(s);
+        status = server_is(s, "router") ? server_start_router(s) : server_start_node(s);
         if (status != STATUS_OK)
             snprintf(s->load_message, sizeof s->load_message, "%s", status_message());
     }
     if (status != STATUS_OK) {
         log_event(LOG_ERROR, "start failed", "reason=%s error=" LOG_Q, status_code(status),
                   log_quote(s->load_message));
-        quit(s, status == STATUS_USAGE ? EXIT_USAGE : EXIT_FAULT);
+        server_quit(s, status == STATUS_USAGE ? EXIT_USAGE : EXIT_FAULT);
         return;
     }
     log_ready(s);
@@ -449,7 +81,7 @@ static void *load(void *context)
     const struct engine_options engine = {.n_slots = n_slots};
 
     s->load_status =
-        is_role(s, "router")
+        server_is(s, "router")
             ? load_vocabulary(o->model, &s->loaded)
             : load_model(o->model, o->n_threads ? (uint32_t)o->n_threads : host_threads(),
                          n_slots + SERVE_MAX_CHUNK_TOKENS, engine_max_logit_rows(&engine),
@@ -502,7 +134,7 @@ static void fill_api_options(struct server *s)
     a->n_predict = o->n_predict;
     a->role = s->role;
     a->node_id = o->node_id;
-    a->no_openai_routes = is_role(s, "prefill") || is_role(s, "decode");
+    a->no_openai_routes = server_is(s, "prefill") || server_is(s, "decode");
 }
 
 static enum status listen_on(struct server *s, const char *what, const char *host_port,
@@ -530,7 +162,7 @@ static enum status bind_ports(struct server *s)
              strchr(o->host, ':') && *o->host != '[' ? "[%s]:%lld" : "%s:%lld", o->host,
              (long long)o->port);
     TRY(listen_on(s, "http", host_port, "--port", &s->http_listener));
-    if ((is_role(s, "prefill") || is_role(s, "decode")) && o->serving_bind)
+    if ((server_is(s, "prefill") || server_is(s, "decode")) && o->serving_bind)
         TRY(listen_on(s, "serving", o->serving_bind, "--serving-bind", &s->serving_listener));
     if (o->admin)
         TRY(listen_on(s, "admin", o->admin, "--admin", &s->admin_listener));
@@ -546,7 +178,7 @@ static enum status watch_signals(struct server *s)
     for (size_t i = 0; i < ARRAY_LENGTH(handles); i++) {
         uv_signal_init(uv, handles[i]);
         handles[i]->data = s;
-        if (uv_signal_start(handles[i], on_signal, numbers[i]))
+        if (uv_signal_start(handles[i], server_on_signal, numbers[i]))
             return fail(STATUS_IO, "no signal handler");
     }
     s->signals_open = true;
@@ -555,7 +187,25 @@ static enum status watch_signals(struct server *s)
 
 static void family_failed(void *context)
 {
-    quit(context, EXIT_FAULT);
+    server_quit(context, EXIT_FAULT);
+}
+
+/* Peers that this role dials nobody of: most likely --node-role was forgotten. */
+static void warn_unused_flags(const struct server *s)
+{
+    const struct serve_options *o = &s->options;
+    const bool router = !strcmp(o->role, "router"), prefill = !strcmp(o->role, "prefill");
+    const char *const unused[] = {
+        o->prefill_peers.n && !router ? "--prefill-peers" : NULL,
+        o->decode_peers.n && !router && !prefill ? "--decode-peers" : NULL,
+        o->peers_file && !router && !prefill ? "--peers" : NULL,
+        o->serving_bind && !prefill && strcmp(o->role, "decode") ? "--serving-bind" : NULL,
+    };
+
+    for (size_t i = 0; i < ARRAY_LENGTH(unused); i++)
+        if (unused[i])
+            log_event(LOG_WARN, "a flag that this role does not use", "role=%s flag=%s", o->role,
+                      unused[i]);
 }
 
 static enum status start(struct server *s)
@@ -588,6 +238,7 @@ static enum status start(struct server *s)
         http_server_tls(s->admin, s->https);
         http_server_attach(s->admin, s->admin_listener);
     }
+    warn_unused_flags(s);
     if (s->options.misconfigured)
         log_event(LOG_WARN, "misconfigured role, serving as a single node", "role=%s error=" LOG_Q,
                   role, log_quote(s->options.misconfigured));

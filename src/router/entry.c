@@ -99,11 +99,6 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
     entry_note(e, entry_place(e), status_code(status), "ended");
     metric_add(
         status == STATUS_OK ? e->router->metrics.n_ended_ok : e->router->metrics.n_ended_error, 1);
-    if (status != STATUS_OK)
-        log_event(LOG_WARN, "request ended",
-                  "req=%s reason=%s prefill=%s decode=%s tokens=%u error=" LOG_Q, entry_label(e),
-                  status_code(status), *e->now.prefill_node ? e->now.prefill_node : "none",
-                  *e->now.decode_node ? e->now.decode_node : "none", e->n_ids, log_quote(message));
     if (!e->closing) {
         e->closing = true;
         e->sink.event(e->sink.context, &event);

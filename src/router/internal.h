@@ -107,6 +107,7 @@ struct router {
     struct net_timer timer;
     struct net_task dispatch_task;
     bool dispatch_posted;
+    bool has_pair;             /* as last said in the log */
     int64_t possible_until_ms; /* when a pair of nodes was last there */
     struct {
         uint32_t context_tokens;

@@ -256,6 +256,25 @@ static enum status on_message(void *context, struct peer_link *link, const struc
     return status;
 }
 
+/* Says when requests can be served, and when not any more. */
+static void note_nodes(struct router *r)
+{
+    struct candidate nodes[MAX_NODES];
+    const bool possible = dispatch_possible(r, 1) == STATUS_OK;
+
+    if (possible == r->has_pair)
+        return;
+    r->has_pair = possible;
+    if (possible)
+        log_event(LOG_INFO, "nodes linked", "prefill=%u decode=%u ctx=%u",
+                  collect_candidates(r, "prefill", nodes), collect_candidates(r, "decode", nodes),
+                  service_context(r));
+    else
+        log_event(LOG_WARN, "no pair of nodes is left", "prefill=%u decode=%u requests=%u",
+                  collect_candidates(r, "prefill", nodes), collect_candidates(r, "decode", nodes),
+                  r->n_entries);
+}
+
 static void on_link_up(void *context, struct peer_link *link)
 {
     struct router *r = context;
@@ -266,6 +285,7 @@ static void on_link_up(void *context, struct peer_link *link)
     if (!strcmp(node->role, "decode"))
         memcpy(r->known.fingerprint, node->fingerprint, sizeof r->known.fingerprint);
     service_context(r);
+    note_nodes(r);
     dispatch(r);
 }
 
@@ -317,6 +337,7 @@ static void tick(void *context)
     struct router *r = context;
 
     let_unused_go(r);
+    note_nodes(r); /* a lost link is still among them while its loss is told */
     if (dispatch_possible(r, 1) == STATUS_OK)
         r->possible_until_ms = clock_now_ms();
     dispatch(r);

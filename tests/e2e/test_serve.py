@@ -153,6 +153,17 @@ def test_roles_have_no_openai_routes(cluster):
         assert re.search(r'^process_open_fds\{.*role="' + role + r'"\} [0-9]+$', metrics, re.M)
 
 
+def test_the_router_says_when_it_can_serve(cluster):
+    assert cluster.router.find(r'msg="nodes linked" .*prefill=1 decode=1 ctx=\d+')
+
+
+def test_peers_without_a_role_are_noticed():
+    server = Server("--decode-peers", "127.0.0.1:1", "--serving-bind", "127.0.0.1:0")
+    for flag in ("--decode-peers", "--serving-bind"):
+        assert server.find(rf'level=warn msg="a flag that this role does not use" .*role=hybrid flag={flag}'), server.tail()
+    server.stop()
+
+
 def test_bench_moves_pages_between_two_processes():
     r = subprocess.run([BIN, "bench", "-m", MODEL, "--transfer", "-p", "100", "-r", "2"], capture_output=True, text=True, timeout=120)
     assert r.returncode == 0 and r.stderr == "", (r.stdout, r.stderr)
