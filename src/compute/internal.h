@@ -273,10 +273,9 @@ struct group {
 
 struct op {
     void (*run)(struct worker *w, struct op *op, uint32_t task);
-    _Atomic uint32_t next_task;
     uint32_t n_tasks;
     bool is_signal;
-    uint32_t n, k;
+    uint32_t n, k, rows_a_task;
     const uint32_t *rows;
     struct compute_acts *acts;
     const float *in, *in2;
@@ -341,7 +340,8 @@ struct compute {
 
 enum status pool_create(struct compute *c, uint32_t n_threads, struct pool **out) WARN_UNUSED;
 void pool_destroy(struct pool **p);
-/* Every worker runs the list, with a barrier after each operation. */
+/* The workers run the list together: an operation begins when those before it have ended, and one
+ * of a single task runs on one worker while the others wait. */
 enum status pool_run(struct pool *p, struct op *ops, uint32_t n_ops,
                      uint64_t scratch_bytes) WARN_UNUSED;
 /* One loop over tasks, outside a step. */

@@ -1,6 +1,9 @@
-/* The workers. All run the same list of operations; within one they claim tasks from a counter, and
- * between two they meet at a barrier that spins briefly, yields, then sleeps. Which worker runs a
- * task never changes a bit (EXACTNESS 3). */
+/* The workers. All run the same list of operations. Each owns a stretch of an operation's tasks, so
+ * that it reads one piece of the weights from front to back, and takes from the end of others'
+ * stretches when its own is done. Between two operations they meet at a barrier that spins briefly,
+ * yields, then sleeps; an operation of a single task is run there by the last to come, before it
+ * lets the others go, and costs no barrier of its own. Which worker runs a task never changes a bit
+ * (EXACTNESS 3). */
 #include "compute/internal.h"
 
 #include <pthread.h>
@@ -16,20 +19,39 @@
 #define SPINS 200
 #define YIELDS_BARRIER 100
 #define YIELDS_IDLE 400 /* between steps: as long as sampling takes */
+#define LINE 64
+
+/* What is left of a worker's stretch of an operation's tasks, in one word that its owner shortens
+ * from the front and others from the back: the operation's number in 10 bits, first and end task in
+ * 27 each. A word is never more than one operation behind, so its number can't be mistaken. Words
+ * lie a line apart. */
+#define TASK_BITS 27
+#define MAX_TASKS ((UINT32_C(1) << TASK_BITS) - 1)
+#define NUMBERS (UINT32_C(1) << (64 - 2 * TASK_BITS))
+struct stretch {
+    _Atomic uint64_t left;
+    uint32_t number; /* of the operation its owner is at; the owner's alone */
+    char apart[LINE - sizeof(uint64_t) - sizeof(uint32_t)];
+};
 
 struct pool {
     uint32_t n;
     struct worker *workers;
     pthread_t *threads;
     uint32_t n_started;
+    struct stretch *stretches; /* [n] */
+    char apart0[LINE];
     _Atomic uint32_t arrived;
+    char apart1[LINE]; /* who waits looks at the generation all the time */
     _Atomic uint32_t generation;
+    char apart2[LINE];
     _Atomic uint32_t sleepers;
     _Atomic bool stop;
     pthread_mutex_t mutex;
     pthread_cond_t moved;
     struct op *ops;
     uint32_t n_ops;
+    uint32_t next; /* the operation that comes after the barrier */
 };
 
 static void relax(void)
@@ -75,24 +97,104 @@ static void wait_change(struct pool *p, uint32_t generation, uint32_t yields)
     pthread_mutex_unlock(&p->mutex);
 }
 
-/* All n meet; the last to come lets the others go. */
-static void barrier(struct pool *p, uint32_t yields)
+/* True for the last of all n to arrive, who then must leave(). */
+static bool arrive(struct pool *p)
 {
-    uint32_t generation = atomic_load(&p->generation);
+    return atomic_fetch_add(&p->arrived, 1) + 1 == p->n;
+}
 
-    if (p->n == 1)
-        return;
-    if (atomic_fetch_add(&p->arrived, 1) + 1 < p->n) {
-        wait_change(p, generation, yields);
-        return;
-    }
+static void leave(struct pool *p)
+{
     atomic_store(&p->arrived, 0);
-    atomic_store(&p->generation, generation + 1);
+    atomic_fetch_add(&p->generation, 1);
     if (atomic_load(&p->sleepers)) {
         pthread_mutex_lock(&p->mutex);
         pthread_cond_broadcast(&p->moved);
         pthread_mutex_unlock(&p->mutex);
     }
+}
+
+/* All n meet; the last to come lets the others go. */
+static void barrier(struct pool *p, uint32_t yields)
+{
+    uint32_t generation = atomic_load(&p->generation);
+
+    if (arrive(p))
+        leave(p);
+    else
+        wait_change(p, generation, yields);
+}
+
+/* ---- tasks ---- */
+
+static uint64_t stretch_word(uint32_t number, uint32_t first, uint32_t end)
+{
+    return (uint64_t)number << 2 * TASK_BITS | (uint64_t)first << TASK_BITS | end;
+}
+
+static uint32_t stretch_begin(const struct pool *p, const struct op *op, uint32_t worker)
+{
+    return (uint32_t)((uint64_t)op->n_tasks * worker / p->n);
+}
+
+/* A task of the owner's stretch; whoever comes first lays it out. */
+static bool take(struct pool *p, const struct op *op, uint32_t number, uint32_t owner, bool own,
+                 uint32_t *out_task)
+{
+    _Atomic uint64_t *left = &p->stretches[owner].left;
+    uint64_t seen = atomic_load_explicit(left, memory_order_relaxed), then;
+    uint32_t first, end;
+
+    do {
+        first = (uint32_t)(seen >> TASK_BITS) & MAX_TASKS;
+        end = (uint32_t)seen & MAX_TASKS;
+        if (seen >> 2 * TASK_BITS != number) {
+            first = stretch_begin(p, op, owner);
+            end = stretch_begin(p, op, owner + 1);
+        }
+        *out_task = own ? first : end - 1;
+        if (first < end)
+            then =
+                own ? stretch_word(number, first + 1, end) : stretch_word(number, first, end - 1);
+        else
+            then = stretch_word(number, 0, 0);
+    } while (!atomic_compare_exchange_weak_explicit(left, &seen, then, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return first < end;
+}
+
+static void run_tasks(struct worker *w, struct pool *p, struct op *op)
+{
+    uint32_t task, number = (p->stretches[w->index].number + 1) % NUMBERS;
+
+    p->stretches[w->index].number = number;
+    for (uint32_t i = 0; i < p->n; i++)
+        while (take(p, op, number, (w->index + i) % p->n, i == 0, &task))
+            op->run(w, op, task);
+}
+
+/* ---- lists ---- */
+
+static bool is_alone(const struct op *op)
+{
+    return !op->is_signal && op->n_tasks <= 1;
+}
+
+/* A barrier before operation i; returns the first operation that is not already done behind it. */
+static uint32_t meet(struct worker *w, struct pool *p, struct op *ops, uint32_t n_ops, uint32_t i)
+{
+    uint32_t generation = atomic_load(&p->generation);
+
+    if (!arrive(p)) {
+        wait_change(p, generation, YIELDS_BARRIER);
+        return p->next;
+    }
+    for (; i < n_ops && is_alone(&ops[i]); i++)
+        for (uint32_t task = 0; task < ops[i].n_tasks; task++)
+            ops[i].run(w, &ops[i], task);
+    p->next = i;
+    leave(p);
+    return i;
 }
 
 static void run_list(struct worker *w, struct pool *p)
@@ -104,23 +206,30 @@ static void run_list(struct worker *w, struct pool *p)
     bool meets_at_end = n_ops > 0 && !ops[n_ops - 1].is_signal;
 
     check_float_mode();
-    for (uint32_t i = 0; i < n_ops; i++) {
+    for (uint32_t i = 0; i < n_ops;) {
         struct op *op = &ops[i];
         if (op->is_signal) { /* what it tells of was finished at the last barrier */
             if (w->index == 0)
                 op->run(w, op, 0);
-            continue;
+            i++;
+        } else if (is_alone(op)) { /* nothing parallel before it */
+            i = meet(w, p, ops, n_ops, i);
+        } else {
+            run_tasks(w, p, op);
+            i = meet(w, p, ops, n_ops, i + 1);
         }
-        for (;;) {
-            uint32_t task = atomic_fetch_add_explicit(&op->next_task, 1, memory_order_relaxed);
-            if (task >= op->n_tasks)
-                break;
-            op->run(w, op, task);
-        }
-        barrier(p, YIELDS_BARRIER);
     }
     if (!meets_at_end)
         barrier(p, YIELDS_BARRIER);
+}
+
+/* Without others there is nobody to meet. */
+static void run_list_alone(struct worker *w, struct op *ops, uint32_t n_ops)
+{
+    check_float_mode();
+    for (uint32_t i = 0; i < n_ops; i++)
+        for (uint32_t task = 0; task < ops[i].n_tasks; task++)
+            ops[i].run(w, &ops[i], task);
 }
 
 static void *worker_main(void *argument)
@@ -160,6 +269,13 @@ static enum status reserve_scratch(struct pool *p, uint64_t bytes)
 enum status pool_run(struct pool *p, struct op *ops, uint32_t n_ops, uint64_t scratch_bytes)
 {
     TRY(reserve_scratch(p, scratch_bytes));
+    if (p->n == 1) {
+        run_list_alone(&p->workers[0], ops, n_ops);
+        return STATUS_OK;
+    }
+    for (uint32_t i = 0; i < n_ops; i++)
+        if (ops[i].n_tasks > MAX_TASKS)
+            return fail(STATUS_INTERNAL, "an operation of %u tasks", ops[i].n_tasks);
     p->ops = ops;
     p->n_ops = n_ops;
     barrier(p, YIELDS_BARRIER);
@@ -191,8 +307,9 @@ enum status pool_create(struct compute *c, uint32_t n_threads, struct pool **out
     pthread_cond_init(&p->moved, NULL);
     p->workers = memory_alloc(n_threads, sizeof *p->workers);
     p->threads = memory_alloc(n_threads, sizeof *p->threads);
+    p->stretches = memory_alloc(n_threads, sizeof *p->stretches);
     *out = p; /* the workers find it through c */
-    if (!p->workers || !p->threads) {
+    if (!p->workers || !p->threads || !p->stretches) {
         pool_destroy(out);
         return STATUS_NO_MEMORY;
     }
@@ -228,6 +345,7 @@ void pool_destroy(struct pool **pp)
     pthread_mutex_destroy(&p->mutex);
     free(p->workers);
     free(p->threads);
+    free(p->stretches);
     free(p);
     *pp = NULL;
 }

@@ -52,6 +52,12 @@ static uint32_t row_of(const struct op *op, uint32_t i)
     return op->rows ? op->rows[i] : i;
 }
 
+/* Several tasks may say so of the same row. */
+static void mark_bad(struct worker *w, const struct op *op, uint32_t i)
+{
+    __atomic_store_n(&w->c->batch.bad[row_of(op, i)], 1, __ATOMIC_RELAXED);
+}
+
 /* ---- signal ---- */
 
 static void run_signal(struct worker *w, struct op *op, uint32_t task)
@@ -118,7 +124,7 @@ void compute_gather(struct compute *c, const float *from, const uint32_t *rows, 
 /* A row that left the finite range goes on as zero, so that nothing it touches is undefined. */
 static void refuse(struct worker *w, struct op *op, uint32_t i)
 {
-    w->c->batch.bad[row_of(op, i)] = 1;
+    mark_bad(w, op, i);
     (void)w->c->ops.quantise(op->acts, i, op->acts->zeros);
 }
 
@@ -205,6 +211,10 @@ void compute_gated(struct compute *c, enum compute_gate kind, const float *gate,
 
 /* ---- matrices ---- */
 
+#define TASKS_A_WORKER 16
+#define MAX_PANELS 8
+#define MANY_ROWS 32 /* make a pair of panels long enough */
+
 static void run_matmul(struct worker *w, struct op *op, uint32_t task)
 {
     uint32_t a_strip = op->u.matmul.first_task[op->u.matmul.n_products], i = 0;
@@ -227,8 +237,8 @@ static void run_matmul(struct worker *w, struct op *op, uint32_t task)
     w->c->ops.matmul(&t);
 }
 
-/* So many rows that their activations stay near, so many panels that every worker finds some tasks.
- */
+/* So many rows that their activations stay near; panels by a few, so that no worker has much left
+ * when the others have nothing. */
 static void split_matmul(const struct compute *c, struct op *op)
 {
     uint32_t tile = c->ops.tile, n_panels = 0;
@@ -241,11 +251,12 @@ static void split_matmul(const struct compute *c, struct op *op)
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++)
         n_panels += op->u.matmul.products[i].matrix->n_panels;
     uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
-    /* many rows make a panel long: small tasks, or the last one would keep everybody waiting */
-    uint32_t each = op->n >= 4 * tile ? 20 : 6;
-    uint32_t wanted = c->n_threads == 1 ? 1 : (c->n_threads * each + strips - 1) / strips;
-    uint32_t panels = MAX(1, n_panels / wanted);
-    op->u.matmul.panels_a_task = (panels + 1) / 2 * 2;
+    uint32_t panels = n_panels;
+    if (c->n_threads > 1 && op->n >= MANY_ROWS)
+        panels = 2;
+    else if (c->n_threads > 1)
+        panels = MIN(n_panels / (c->n_threads * TASKS_A_WORKER), MAX_PANELS);
+    op->u.matmul.panels_a_task = MAX(2, (panels + 1) / 2 * 2);
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
         uint32_t n = op->u.matmul.products[i].matrix->n_panels;
         op->u.matmul.first_task[i + 1] =
@@ -273,13 +284,21 @@ void compute_matmul(struct compute *c, const struct compute_acts *acts,
 
 /* ---- attention ---- */
 
-#define ROWS_A_TASK 8
+#define MAX_ROWS 8 /* of a task */
+
+/* Few rows, as of a decode step, are spread over the workers. */
+static void split_rows(const struct compute *c, struct op *op)
+{
+    op->n = c->batch.n_rows;
+    op->rows_a_task = MAX(1, MIN(op->n / (2 * c->n_threads), MAX_ROWS));
+    op->n_tasks = (op->n + op->rows_a_task - 1) / op->rows_a_task;
+}
 
 static void run_rope(struct worker *w, struct op *op, uint32_t task)
 {
     const struct compute_rope_table *t = op->u.rope.table;
 
-    for (uint32_t i = task * ROWS_A_TASK; i < MIN((task + 1) * ROWS_A_TASK, op->n); i++)
+    for (uint32_t i = task * op->rows_a_task; i < MIN((task + 1) * op->rows_a_task, op->n); i++)
         for (uint32_t j = 0; j < t->n_pairs; j++) {
             double s, c, angle = (double)w->c->batch.positions[i] * t->frequency[j] / t->factor[j];
             compute_sin_cos(angle, &s, &c);
@@ -290,9 +309,9 @@ static void run_rope(struct worker *w, struct op *op, uint32_t task)
 
 void compute_rope(struct compute *c, const struct compute_rope_table *table, float *rope)
 {
-    struct op *op = enqueue(c, run_rope, (c->batch.n_rows + ROWS_A_TASK - 1) / ROWS_A_TASK);
+    struct op *op = enqueue(c, run_rope, 0);
 
-    op->n = c->batch.n_rows;
+    split_rows(c, op);
     op->u.rope.table = table;
     op->out = rope;
 }
@@ -303,7 +322,8 @@ static void run_store(struct worker *w, struct op *op, uint32_t task)
     const struct compute_ops *ops = &w->c->ops;
     uint32_t hd = a->head_dim;
 
-    for (uint32_t row = task * ROWS_A_TASK; row < MIN((task + 1) * ROWS_A_TASK, op->n); row++) {
+    for (uint32_t row = task * op->rows_a_task; row < MIN((task + 1) * op->rows_a_task, op->n);
+         row++) {
         const float *rope = a->rope + (size_t)row * a->n_rot;
         float *q = op->u.attention.q + (size_t)row * a->n_heads * hd,
               *k = op->u.attention.k + (size_t)row * a->n_kv_heads * hd;
@@ -332,9 +352,9 @@ static void run_store(struct worker *w, struct op *op, uint32_t task)
 void compute_attention_store(struct compute *c, const struct compute_attention *a, float *q,
                              float *k, const float *v)
 {
-    struct op *op = enqueue(c, run_store, (c->batch.n_rows + ROWS_A_TASK - 1) / ROWS_A_TASK);
+    struct op *op = enqueue(c, run_store, 0);
 
-    op->n = c->batch.n_rows;
+    split_rows(c, op);
     op->u.attention.a = *a;
     op->u.attention.q = q;
     op->u.attention.k = k;
@@ -487,20 +507,24 @@ void compute_attention(struct compute *c, const struct compute_attention *a, con
 
 /* ---- logits ---- */
 
-static void run_finish(struct worker *w, struct op *op, uint32_t i)
+#define LOGITS_A_TASK 8192u
+
+static void run_finish(struct worker *w, struct op *op, uint32_t task)
 {
-    float *z = op->out + (size_t)i * op->k;
+    uint32_t pieces = (op->k + LOGITS_A_TASK - 1) / LOGITS_A_TASK, i = task / pieces,
+             first = task % pieces * LOGITS_A_TASK, n = MIN(LOGITS_A_TASK, op->k - first);
+    float *z = op->out + (size_t)i * op->k + first;
 
     if (op->u.cap > 0)
-        w->c->ops.soft_cap(z, op->k, op->u.cap);
-    if (w->c->ops.largest_bits(z, op->k) >= INFINITY_BITS)
-        w->c->batch.bad[row_of(op, i)] = 1;
+        w->c->ops.soft_cap(z, n, op->u.cap);
+    if (w->c->ops.largest_bits(z, n) >= INFINITY_BITS)
+        mark_bad(w, op, i);
 }
 
 void compute_logits_finish(struct compute *c, float cap, const uint32_t *rows, uint32_t n,
                            uint32_t k, float *z)
 {
-    struct op *op = enqueue(c, run_finish, n);
+    struct op *op = enqueue(c, run_finish, n * ((k + LOGITS_A_TASK - 1) / LOGITS_A_TASK));
 
     op->rows = rows;
     op->k = k;
