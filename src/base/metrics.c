@@ -28,6 +28,7 @@ struct metric {
 struct metrics {
     pthread_mutex_t lock;
     struct metric *first, *last;
+    struct metrics_family *families;
     char *constant_labels;
     int64_t files_counted_ms;
     unsigned n_files;
@@ -178,19 +179,72 @@ double metric_value(const struct metric *g)
     return bits_to_double(atomic_load_explicit(&g->value_bits, memory_order_relaxed));
 }
 
-static void render_series(const struct metrics *m, const struct metric *x, const char *suffix,
-                          const char *extra, struct buffer *out)
+static void render_name(const struct metrics *m, const char *name, const char *suffix,
+                        const char *labels, const char *extra, struct buffer *out)
 {
-    const char *parts[] = {m->constant_labels, x->labels, extra};
+    const char *parts[] = {m->constant_labels, labels, extra};
     bool any = false;
 
-    buffer_printf(out, "baton_%s%s", x->name, suffix);
+    buffer_printf(out, "baton_%s%s", name, suffix);
     for (size_t i = 0; i < ARRAY_LENGTH(parts); i++)
         if (*parts[i]) {
             buffer_printf(out, "%s%s", any ? "," : "{", parts[i]);
             any = true;
         }
     buffer_append_string(out, any ? "} " : " ");
+}
+
+static void render_series(const struct metrics *m, const struct metric *x, const char *suffix,
+                          const char *extra, struct buffer *out)
+{
+    render_name(m, x->name, suffix, x->labels, extra, out);
+}
+
+/* ---- families ---- */
+
+struct metrics_samples {
+    const struct metrics *metrics;
+    const struct metrics_family *family;
+    struct buffer *out;
+    uint32_t n;
+};
+
+void metrics_add_family(struct metrics *m, struct metrics_family *f)
+{
+    pthread_mutex_lock(&m->lock);
+    f->next = m->families;
+    m->families = f;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_remove_family(struct metrics *m, struct metrics_family *f)
+{
+    pthread_mutex_lock(&m->lock);
+    for (struct metrics_family **at = &m->families; *at; at = &(*at)->next)
+        if (*at == f) {
+            *at = f->next;
+            break;
+        }
+    pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_sample(struct metrics_samples *s, const char *labels, double value)
+{
+    const struct metrics_family *f = s->family;
+
+    if (s->n++ == 0)
+        buffer_printf(s->out, "# HELP baton_%s %s\n# TYPE baton_%s %s\n", f->name, f->help, f->name,
+                      f->type);
+    render_name(s->metrics, f->name, "", labels, "", s->out);
+    buffer_printf(s->out, "%.15g\n", value);
+}
+
+static void render_families(const struct metrics *m, struct buffer *out)
+{
+    for (const struct metrics_family *f = m->families; f; f = f->next) {
+        struct metrics_samples samples = {.metrics = m, .family = f, .out = out};
+        f->fill(f, &samples);
+    }
 }
 
 static void render_histogram(const struct metrics *m, const struct metric *x, struct buffer *out)
@@ -290,6 +344,7 @@ void metrics_render(struct metrics *m, struct buffer *out)
                 buffer_printf(out, "%.9g\n", metric_value(s));
         }
     }
+    render_families(m, out);
     render_process(m, out);
     pthread_mutex_unlock(&m->lock);
 }

@@ -33,6 +33,20 @@ void metric_observe(struct metric *h, double value);
 uint64_t metric_count(const struct metric *c); /* a counter's value */
 double metric_value(const struct metric *g);   /* a gauge's value */
 
+/* Series of what comes and goes, such as links: made when they are asked for. fill() calls
+ * metrics_sample() for each, within metrics_render() and on its thread. */
+struct metrics_samples;
+struct metrics_family {
+    struct metrics_family *next;    /* the registry's */
+    const char *name, *type, *help; /* type: "gauge" or "counter" */
+    void (*fill)(const struct metrics_family *f, struct metrics_samples *out);
+    void *context;
+};
+/* Owner: the caller, who keeps *f until metrics_remove_family(). */
+void metrics_add_family(struct metrics *m, struct metrics_family *f);
+void metrics_remove_family(struct metrics *m, struct metrics_family *f);
+void metrics_sample(struct metrics_samples *out, const char *labels, double value);
+
 /* Adds the text exposition, process_* included, to out. */
 void metrics_render(struct metrics *m, struct buffer *out);
 

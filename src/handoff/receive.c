@@ -36,6 +36,7 @@ struct handoff_receivers {
     struct net_timer timer;
     struct handoff_receiver_stats stats;
     struct metric *n_committed, *n_ended, *n_stray;
+    struct metrics_family in_flight;
 };
 
 static void note(const struct handoff_receiver *h, const char *from, const char *event,
@@ -315,6 +316,23 @@ static void tick(void *context)
     }
 }
 
+static void fill_in_flight(const struct metrics_family *f, struct metrics_samples *out)
+{
+    const struct handoff_receivers *r = f->context;
+    struct peer_hub *hub = r->options.hub;
+
+    for (struct peer_link *link = peer_hub_next(hub, NULL); link; link = peer_hub_next(hub, link)) {
+        char labels[NODE_ID_BYTES + 32];
+        uint64_t n = 0;
+        for (uint32_t i = 0; r->stats.n_open && i < MAX_RECEIVERS; i++)
+            if (r->slots[i] && r->slots[i]->link == link)
+                n += r->slots[i]->n_pages;
+        snprintf(labels, sizeof labels, "peer=\"%s\"", peer_link_id(link));
+        if (!strcmp(peer_link_hello(link)->role, "prefill"))
+            metrics_sample(out, labels, (double)n);
+    }
+}
+
 enum status handoff_receivers_create(const struct handoff_receivers_options *o,
                                      struct handoff_receivers **out)
 {
@@ -334,6 +352,13 @@ enum status handoff_receivers_create(const struct handoff_receivers_options *o,
         free(r);
         return status;
     }
+    r->in_flight = (struct metrics_family){.name = "handoff_pages_arriving",
+                                           .type = "gauge",
+                                           .help = "Pages of reservations that wait to be filled "
+                                                   "and committed.",
+                                           .fill = fill_in_flight,
+                                           .context = r};
+    metrics_add_family(o->metrics, &r->in_flight);
     *out = r;
     return STATUS_OK;
 }
@@ -345,6 +370,7 @@ void handoff_receivers_destroy(struct handoff_receivers **pr)
     if (!r)
         return;
     net_timer_stop(&r->timer);
+    metrics_remove_family(r->options.metrics, &r->in_flight);
     for (uint32_t i = 0; i < MAX_RECEIVERS; i++)
         if (r->slots[i])
             receiver_free(r->slots[i]);

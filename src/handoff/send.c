@@ -58,6 +58,8 @@ struct handoff_senders {
     uint32_t ticks;
     struct handoff_sender_stats stats;
     struct metric *n_accepted, *n_refused, *n_failed, *n_late;
+    struct metrics *metrics;
+    struct metrics_family in_flight;
 };
 
 static void act(struct handoff_sender *h, enum sender_event event);
@@ -566,6 +568,23 @@ static void tick(void *context)
 
 /* ---- the set ---- */
 
+static void fill_in_flight(const struct metrics_family *f, struct metrics_samples *out)
+{
+    const struct handoff_senders *s = f->context;
+
+    for (struct peer_link *link = peer_hub_next(s->hub, NULL); link;
+         link = peer_hub_next(s->hub, link)) {
+        char labels[NODE_ID_BYTES + 32];
+        uint64_t n = 0;
+        for (const struct handoff_sender *h = s->first; h; h = h->next)
+            if (h->try && h->try->link == link && h->try->handle)
+                n += h->n_pages - h->commit.first_page;
+        snprintf(labels, sizeof labels, "peer=\"%s\"", peer_link_id(link));
+        if (!strcmp(peer_link_hello(link)->role, "decode"))
+            metrics_sample(out, labels, (double)n);
+    }
+}
+
 enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub, struct metrics *m,
                                    struct handoff_senders **out)
 {
@@ -589,6 +608,14 @@ enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub, 
         free(s);
         return status;
     }
+    s->metrics = m;
+    s->in_flight = (struct metrics_family){.name = "handoff_pages_leaving",
+                                           .type = "gauge",
+                                           .help = "Pages of hand-offs that a decode node has "
+                                                   "taken and not yet accepted.",
+                                           .fill = fill_in_flight,
+                                           .context = s};
+    metrics_add_family(m, &s->in_flight);
     *out = s;
     return STATUS_OK;
 }
@@ -598,6 +625,7 @@ void handoff_senders_destroy(struct handoff_senders **s)
     if (!*s)
         return;
     net_timer_stop(&(*s)->timer);
+    metrics_remove_family((*s)->metrics, &(*s)->in_flight);
     free(*s);
     *s = NULL;
 }

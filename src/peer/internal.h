@@ -9,7 +9,8 @@ enum {
     BULK_FRAMES_IN_FLIGHT = 2,
     HELLO_BYTES_MAX = 64 << 10, /* from somebody who has not said who it is */
     STRANGERS_MAX = 256,        /* accepted connections that have not said who they are */
-    REFUSALS_LOGGED_A_SECOND = 20
+    REFUSALS_LOGGED_A_SECOND = 20,
+    PEER_FAMILIES = 5
 };
 
 /* When bytes last got out of a transport: writes that stand still mean that nobody reads. */
@@ -112,7 +113,8 @@ struct peer_hub {
     struct dial *dials;
     char *discard; /* slab bytes nobody wants */
     uint32_t discard_bytes;
-    bool closing;
+    bool closing, has_families;
+    struct metrics_family families[PEER_FAMILIES];
     struct metric *n_links_up, *n_links_lost, *n_links_refused, *n_bad_messages, *bytes_sent,
         *bytes_received, *n_bad_slabs;
     /* strangers knock as often as they like: what they are told is logged so often a second */

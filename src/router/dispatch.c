@@ -187,6 +187,7 @@ static void send_request(struct router *r, struct entry *e, const struct candida
         log_event(LOG_DEBUG, "request sent", "req=%s attempt=%u prefill=%s decode=%s tokens=%u",
                   entry_label(e), e->now.attempt, e->now.prefill_node, e->now.decode_node,
                   e->n_ids);
+        costs_resend(e);
         peer_link_send(link, &frame);
     } else {
         entry_end(e, status, FINISH_NONE, status_message());

@@ -194,6 +194,7 @@ void entry_retry(struct entry *e, enum status reason, const char *message)
     if (!full)
         e->n_failures = progressed ? 1 : e->n_failures + 1;
     e->n_refusals = full && !progressed ? e->n_refusals + 1 : 0;
+    costs_retry(e, reason, full, clock_now_ms());
     entry_cancel_on_nodes(e);
     if (e->n_failures >= MAX_FAILURES) {
         char last[sizeof e->last_message];
@@ -308,6 +309,8 @@ static bool merge_tokens(struct entry *e, const struct wire_result *m)
             return false;
         }
     }
+    if (e->n_ids > n_before)
+        costs_progress(e, clock_now_ms());
     if (e->n_ids > n_before && !e->closing) {
         const uint32_t skip = n_before - m->start;
         struct logprob_rows rows = {0};

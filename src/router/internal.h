@@ -25,6 +25,13 @@ enum {
     PROBATION_TOKENS = 8 /* that a suspect makes before its nodes take others again */
 };
 
+/* What a node has cost, as far as is remembered. */
+struct tally {
+    char node_id[NODE_ID_BYTES];
+    uint64_t n_failovers, n_refusals; /* attempts that it owned and that were made again */
+    int64_t used_ms;
+};
+
 /* Which nodes have one attempt of a request. */
 struct assignment {
     uint32_t attempt;       /* 0: none */
@@ -87,6 +94,8 @@ struct entry {
                               explained, or taken for proven; 0: it does not */
     enum status last_error;
     char last_message[256];
+    int64_t interrupted_ms; /* since when a fault keeps it from getting on; 0: none does */
+    enum status interrupted_by;
     int64_t submitted_ms, queued_ms, not_before_ms, deadline_ms;
     uint64_t journal_bytes;
     bool closing;
@@ -118,8 +127,9 @@ struct router {
     void *idle_context;
     struct {
         struct metric *n_requests, *n_ended_ok, *n_ended_error, *n_retries, *n_requeued, *n_inexact,
-            *n_moved, *n_poison, *n_local, *waiting;
+            *n_moved, *n_poison, *n_local, *n_recomputed, *waiting;
     } metrics;
+    struct tally tallies[2 * MAX_NODES];
     uint64_t n_retries, n_requeued, n_inexact, n_tokens, n_handed_off, n_moved, n_poison, n_local;
 };
 
@@ -170,6 +180,16 @@ static inline bool entry_is_resumed(const struct entry *e)
 {
     return e->n_ids || e->n_failures;
 }
+
+/* costs.c: what faults cost */
+/* An attempt came to nothing, full: for want of room alone. */
+void costs_retry(struct entry *e, enum status reason, bool full, int64_t now_ms);
+/* It gets on: tokens that no attempt had made before. */
+void costs_progress(struct entry *e, int64_t now_ms);
+/* An attempt is sent that computes again what another had computed. */
+void costs_resend(struct entry *e);
+/* Zeroes for a node that nothing is known of. */
+struct tally costs_of(const struct router *r, const char *node_id);
 
 /* dispatch.c: the queue */
 /* In the loop's next turn, once for however many reasons. */

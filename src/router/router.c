@@ -204,6 +204,10 @@ static void stats(struct service *s, service_stat_visitor *visit, void *context)
             visit(context, scope, "free_pages", NULL, nodes[i].n_free_pages);
             visit(context, scope, "total_pages", NULL, nodes[i].n_total_pages);
             visit(context, scope, "draining", NULL, nodes[i].draining);
+            visit(context, scope, "failovers", NULL,
+                  (double)costs_of(r, nodes[i].node_id).n_failovers);
+            visit(context, scope, "refusals", NULL,
+                  (double)costs_of(r, nodes[i].node_id).n_refusals);
         }
     }
 }
@@ -374,6 +378,10 @@ static void make_metrics(struct router *r)
                                           "Requests ended because nodes crashed of them.");
     r->metrics.n_local = metrics_counter(m, "router_local_total", NULL,
                                          "Attempts whose decode node read the prompt itself.");
+    r->metrics.n_recomputed =
+        metrics_counter(m, "router_recomputed_tokens_total", NULL,
+                        "Tokens sent to be computed again after a fault or a move; caches spare "
+                        "some.");
     r->metrics.waiting =
         metrics_gauge(m, "num_requests_waiting", NULL, "Requests in the router's queue.");
 }

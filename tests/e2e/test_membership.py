@@ -1,11 +1,12 @@
 """Nodes join and leave a running cluster: the peers file, SIGHUP, nodes that restart."""
 
 import os
+import re
 import signal
 import threading
 
 import canonical
-from cluster import Server, wait_until
+from cluster import Cluster, Server, wait_until
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "Tell me about the sea."}], "temperature": 0}
@@ -85,3 +86,39 @@ def test_a_node_that_restarts_is_used_again():
         assert canonical.body(router.post(CHAT, {**HELLO, "max_tokens": 20})) == expected
     for s in (router, prefill, decode):
         s.stop()
+
+
+def series(server, name):
+    """{labels as written: value} of one name of /metrics."""
+    text = server.request("GET", "/metrics")[2].decode()
+    return {m.group(1): float(m.group(2)) for m in re.finditer(rf"^baton_{name}{{(.*?)}} (\S+)$", text, re.M)}
+
+
+def test_what_links_and_faults_cost_is_said():
+    cluster = Cluster(n_prefill=1, n_decode=2)
+    try:
+        router, prefill = cluster.router, cluster.prefill[0]
+        assert len(series(router, "peer_link_up")) == 3 and set(series(router, "peer_link_up").values()) == {1}
+        assert all(v >= 0 for v in series(router, "peer_round_trip_seconds").values())
+        body = {**HELLO, "max_tokens": 400, "ignore_eos": True, "stream": True}
+        expected = canonical.stream(router.post(CHAT, body))
+        sent = series(prefill, "peer_bulk_sent_bytes")
+        assert sum(sent.values()) > 0 and all('peer_role="decode"' in k for k, v in sent.items() if v)
+        assert set(series(prefill, "handoff_pages_leaving").values()) == {0}
+        result = {}
+        thread = threading.Thread(target=lambda: result.update(data=router.post(CHAT, body)))
+        thread.start()
+        busy = wait_until(lambda: [d for d in cluster.decode if d.stats()["engine"]["running"]], "decoding")[0]
+        name = busy.flags[busy.flags.index("--node-id") + 1]
+        busy.kill()
+        thread.join()
+        assert canonical.stream(result["data"]) == expected
+        (labels, n), = series(router, "router_recovery_seconds_count").items()
+        assert 'reason="peer_lost"' in labels and n == 1
+        assert sum(series(router, "router_recomputed_tokens_total").values()) > 0
+        assert any(f'peer="{name}"' in k and v == 0 for k, v in series(router, "peer_link_up").items())
+        cluster.decode.remove(busy)
+        assert cluster.router.stats()["resumed"] == 1
+        cluster.check_no_leak()
+    finally:
+        cluster.stop()
