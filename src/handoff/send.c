@@ -1,5 +1,5 @@
 /* What the sender's table says, done. */
-#include "handoff/handoff.h"
+#include "handoff/internal.h"
 
 #include "base/checked.h"
 #include "base/clock.h"
@@ -9,58 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { TICK_MS = 250, ANSWER_MS = 5000, LIVE_EVERY_TICKS = 4 };
-
-/* One target being tried. It outlives the try while frames are in flight. */
-struct
-try {
-    struct peer_bulk bulk;
-    struct handoff_sender *sender;
-    struct peer_link *link; /* NULL once the try is over */
-    uint64_t handle;
-    uint32_t *sent_pages;   /* [n_layers] */
-    uint32_t n_layers_done; /* whose pages are all handed over */
-    uint32_t layer;         /* where next() looks first */
-};
-
-struct handoff_sender {
-    struct handoff_sender *prev, *next;
-    struct handoff_senders *all;
-    enum sender_state state;
-    struct handoff_source source;
-    struct request_key key;
-    uint32_t attempt;
-    uint32_t n_prefix_tokens, n_pages;
-    struct buffer open_frame; /* serve.decode_meta, the same for every target */
-    char (*targets)[NODE_ID_BYTES];
-    uint32_t n_targets, next_target;
-    struct try *try;
-    uint32_t n_tries; /* not freed yet, this one included */
-    bool prefill_done, over;
-    struct wire_handoff_commit commit;
-    float row_value; /* the first token's log-probabilities, what commit.row points at */
-    uint32_t row_ids[REQUEST_MAX_LOGPROBS];
-    float row_values[REQUEST_MAX_LOGPROBS];
-    int64_t asked_ms; /* when the target was asked something that it owes an answer to */
-    enum status last_reason;
-    char last_message[256];
-    struct net_task start;
-    bool start_posted;
-};
-
-struct handoff_senders {
-    struct net_loop *loop;
-    struct peer_hub *hub;
-    struct kv_geometry kv; /* the hub's: frames in flight may outlive it */
-    struct handoff_sender *first;
-    struct net_timer timer;
-    uint32_t ticks;
-    struct handoff_sender_stats stats;
-    struct metric *n_accepted, *n_refused, *n_failed, *n_late;
-    struct metrics *metrics;
-    struct metrics_family in_flight;
-};
 
 static void act(struct handoff_sender *h, enum sender_event event);
 
@@ -105,7 +53,7 @@ static void end_try(struct handoff_sender *h)
         try_free(t);
 }
 
-static void notice(struct peer_link *link, enum wire_type type, const struct handoff_sender *h,
+void sender_notice(struct peer_link *link, enum wire_type type, const struct handoff_sender *h,
                    uint64_t handle)
 {
     struct wire_notice n = {
@@ -294,12 +242,12 @@ static void act(struct handoff_sender *h, enum sender_event event)
     case SENDER_SEND_CANCEL:
         h->over = true;
         if (h->try && h->try->link)
-            notice(h->try->link, WIRE_CANCEL, h, h->try->handle);
+            sender_notice(h->try->link, WIRE_CANCEL, h, h->try->handle);
         end_try(h);
         break;
     case SENDER_CANCEL_TRY_NEXT:
         if (h->try && h->try->link)
-            notice(h->try->link, WIRE_CANCEL, h, h->try->handle);
+            sender_notice(h->try->link, WIRE_CANCEL, h, h->try->handle);
         end_try(h);
         open_next(h);
         break;
@@ -310,8 +258,7 @@ static void act(struct handoff_sender *h, enum sender_event event)
     }
 }
 
-/* Runs an event and frees the sender if that was its end. */
-static void act_and_check(struct handoff_sender *h, enum sender_event event)
+void sender_act(struct handoff_sender *h, enum sender_event event)
 {
     h->n_tries++; /* held while it acts */
     act(h, event);
@@ -396,7 +343,7 @@ failed:
 
 void handoff_send_progress(struct handoff_sender *h)
 {
-    act_and_check(h, SENDER_LAYER_DONE);
+    sender_act(h, SENDER_LAYER_DONE);
 }
 
 void handoff_send_commit(struct handoff_sender *h, uint32_t first_id,
@@ -420,217 +367,12 @@ void handoff_send_commit(struct handoff_sender *h, uint32_t first_id,
             .n_top = n, .value = &h->row_value, .top_ids = h->row_ids, .top_values = h->row_values};
     }
     h->prefill_done = true; /* also for a target that is opened later */
-    act_and_check(h, SENDER_PREFILL_DONE);
+    sender_act(h, SENDER_PREFILL_DONE);
 }
 
 void handoff_send_cancel(struct handoff_sender *h)
 {
     if (h->over)
         return;
-    act_and_check(h, SENDER_CANCEL);
-}
-
-/* ---- messages ---- */
-
-static struct handoff_sender *find(struct handoff_senders *s, const struct peer_link *link,
-                                   const struct request_key *key, uint32_t attempt)
-{
-    for (struct handoff_sender *h = s->first; h; h = h->next)
-        if (h->try && h->try->link == link && h->attempt == attempt &&
-            request_key_equal(&h->key, key))
-            return h;
-    return NULL;
-}
-
-static enum status on_ready(struct handoff_senders *s, struct peer_link *link,
-                            const struct wire_frame *f)
-{
-    struct wire_decode_ready m;
-
-    TRY(wire_decode_decode_ready(f, &m));
-    struct handoff_sender *h = find(s, link, &m.key, m.attempt);
-    if (!h || h->state != SENDER_OPENING) {
-        struct handoff_sender gone = {.key = m.key, .attempt = m.attempt};
-        metric_add(s->n_late, 1);
-        notice(link, WIRE_CANCEL, &gone, m.handle);
-        return STATUS_OK;
-    }
-    if (m.n_held_pages > h->n_prefix_tokens / PAGE_TOKENS)
-        return fail(STATUS_BAD_MESSAGE, "decode_ready holds %u pages of %u", m.n_held_pages,
-                    h->n_pages);
-    h->try->handle = m.handle;
-    for (uint32_t i = 0; i < s->kv.n_layers; i++)
-        h->try->sent_pages[i] = m.n_held_pages;
-    if (m.n_held_pages == h->n_pages)
-        h->try->n_layers_done = s->kv.n_layers;
-    h->commit.first_page = m.n_held_pages;
-    h->commit.n_pages = h->n_pages - m.n_held_pages;
-    h->source.opened(h->source.context, peer_link_id(link));
-    act_and_check(h, SENDER_READY);
-    return STATUS_OK;
-}
-
-static enum status on_notice(struct handoff_senders *s, struct peer_link *link,
-                             const struct wire_frame *f)
-{
-    const enum sender_event event = f->type == WIRE_DECODE_REFUSE      ? SENDER_REFUSED
-                                    : f->type == WIRE_HANDOFF_ACCEPTED ? SENDER_ACCEPTED
-                                                                       : SENDER_FAILED;
-    struct wire_notice m;
-
-    TRY(wire_decode_notice(f, &m));
-    struct handoff_sender *h = m.has_key ? find(s, link, &m.key, m.attempt) : NULL;
-    if (!h) {
-        metric_add(s->n_late, 1);
-        return STATUS_OK;
-    }
-    if (event != SENDER_ACCEPTED) {
-        h->last_reason = event == SENDER_REFUSED ? STATUS_NO_DECODE_ROOM : STATUS_HANDOFF_FAILED;
-        snprintf(h->last_message, sizeof h->last_message, "%s: %s: %s", peer_link_id(link),
-                 status_code(m.reason), m.message);
-        log_event(LOG_WARN, event == SENDER_REFUSED ? "hand-off refused" : "hand-off failed",
-                  "peer=%s reason=%s error=" LOG_Q, peer_link_id(link), status_code(m.reason),
-                  log_quote(m.message));
-        s->stats.n_refused += event == SENDER_REFUSED;
-        metric_add(s->n_refused, event == SENDER_REFUSED);
-    }
-    act_and_check(h, event);
-    return STATUS_OK;
-}
-
-enum status handoff_senders_message(struct handoff_senders *s, struct peer_link *link,
-                                    const struct wire_frame *f)
-{
-    return f->type == WIRE_DECODE_READY ? on_ready(s, link, f) : on_notice(s, link, f);
-}
-
-void handoff_senders_link_down(struct handoff_senders *s, struct peer_link *link)
-{
-    for (struct handoff_sender *h = s->first, *next; h; h = next) {
-        next = h->next;
-        if (!h->try || h->try->link != link)
-            continue;
-        h->last_reason = STATUS_PEER_LOST;
-        snprintf(h->last_message, sizeof h->last_message, "the link to %s was lost",
-                 peer_link_id(link));
-        act_and_check(h, SENDER_LINK_LOST);
-    }
-}
-
-/* ---- time ---- */
-
-static void send_handles(struct peer_link *link, struct wire_handles *m)
-{
-    struct buffer frame = {0};
-
-    if (m->n && wire_encode_handles(&frame, m) == STATUS_OK)
-        peer_link_send(link, &frame);
-    buffer_deinit(&frame);
-    m->n = 0;
-}
-
-static void send_live_handles(struct handoff_senders *s)
-{
-    for (struct peer_link *link = peer_hub_next(s->hub, NULL); link;
-         link = peer_hub_next(s->hub, link)) {
-        uint64_t handles[256];
-        struct wire_handles m = {.handles = handles};
-        for (struct handoff_sender *h = s->first; h; h = h->next) {
-            if (!h->try || h->try->link != link || !h->try->handle)
-                continue;
-            handles[m.n++] = h->try->handle;
-            if (m.n == ARRAY_LENGTH(handles))
-                send_handles(link, &m);
-        }
-        send_handles(link, &m);
-    }
-}
-
-static void tick(void *context)
-{
-    struct handoff_senders *s = context;
-    const int64_t now_ms = clock_now_ms();
-
-    if (++s->ticks % LIVE_EVERY_TICKS == 0)
-        send_live_handles(s);
-    for (struct handoff_sender *h = s->first, *next; h; h = next) {
-        next = h->next;
-        /* while pages stream, the prefill's own pace is what decides; the target owes an answer to
-         * an open and a commit */
-        if (h->over || !h->try || h->state == SENDER_STREAMING || now_ms - h->asked_ms < ANSWER_MS)
-            continue;
-        h->last_reason = STATUS_HANDOFF_TIMEOUT;
-        snprintf(h->last_message, sizeof h->last_message, "no answer for %lld ms",
-                 (long long)(now_ms - h->asked_ms));
-        act_and_check(h, SENDER_LEASE_OVER);
-    }
-}
-
-/* ---- the set ---- */
-
-static void fill_in_flight(const struct metrics_family *f, struct metrics_samples *out)
-{
-    const struct handoff_senders *s = f->context;
-
-    for (struct peer_link *link = peer_hub_next(s->hub, NULL); link;
-         link = peer_hub_next(s->hub, link)) {
-        char labels[NODE_ID_BYTES + 32];
-        uint64_t n = 0;
-        for (const struct handoff_sender *h = s->first; h; h = h->next)
-            if (h->try && h->try->link == link && h->try->handle)
-                n += h->n_pages - h->commit.first_page;
-        snprintf(labels, sizeof labels, "peer=\"%s\"", peer_link_id(link));
-        if (!strcmp(peer_link_hello(link)->role, "decode"))
-            metrics_sample(out, labels, (double)n);
-    }
-}
-
-enum status handoff_senders_create(struct net_loop *loop, struct peer_hub *hub, struct metrics *m,
-                                   struct handoff_senders **out)
-{
-    struct handoff_senders *s = memory_alloc(1, sizeof *s);
-
-    if (!s)
-        return STATUS_NO_MEMORY;
-    s->loop = loop;
-    s->hub = hub;
-    s->kv = peer_hub_hello(hub)->kv;
-    s->n_accepted = metrics_counter(m, "handoff_accepted_total", NULL,
-                                    "Hand-offs whose decode node took ownership.");
-    s->n_refused =
-        metrics_counter(m, "handoff_refused_total", NULL, "Opens that a decode node refused.");
-    s->n_failed =
-        metrics_counter(m, "handoff_given_up_total", NULL, "Hand-offs that no target completed.");
-    s->n_late = metrics_counter(m, "handoff_late_messages_total", NULL,
-                                "Messages for hand-offs that were over.");
-    const enum status status = net_timer_start(loop, &s->timer, TICK_MS, TICK_MS, tick, s);
-    if (status != STATUS_OK) {
-        free(s);
-        return status;
-    }
-    s->metrics = m;
-    s->in_flight = (struct metrics_family){.name = "handoff_pages_leaving",
-                                           .type = "gauge",
-                                           .help = "Pages of hand-offs that a decode node has "
-                                                   "taken and not yet accepted.",
-                                           .fill = fill_in_flight,
-                                           .context = s};
-    metrics_add_family(m, &s->in_flight);
-    *out = s;
-    return STATUS_OK;
-}
-
-void handoff_senders_destroy(struct handoff_senders **s)
-{
-    if (!*s)
-        return;
-    net_timer_stop(&(*s)->timer);
-    metrics_remove_family((*s)->metrics, &(*s)->in_flight);
-    free(*s);
-    *s = NULL;
-}
-
-void handoff_senders_stats(const struct handoff_senders *s, struct handoff_sender_stats *out)
-{
-    *out = s->stats;
+    sender_act(h, SENDER_CANCEL);
 }
