@@ -26,6 +26,9 @@ struct handoff_source {
     const void *(*slab)(void *context, uint32_t page, uint32_t layer);
     /* A decode node took the open. */
     void (*opened)(void *context, const char *decode_node);
+    /* A target's connection broke, as a dying process leaves it; may be NULL. Another is tried, or
+     * given_up() follows. */
+    void (*target_broke)(void *context, const char *decode_node, uint64_t epoch);
     /* The decode node owns the sequence now. */
     void (*accepted)(void *context);
     /* Nobody took it, or every target failed: reason and words of the last. */

@@ -27,6 +27,7 @@ struct handoff_sender {
     struct buffer open_frame; /* serve.decode_meta, the same for every target */
     char (*targets)[NODE_ID_BYTES];
     uint32_t n_targets, next_target;
+    uint32_t n_broken; /* targets whose connection broke, as a dying process leaves it */
     struct try *try;
     uint32_t n_tries; /* not freed yet, this one included */
     bool prefill_done, over;

@@ -95,6 +95,14 @@ void handoff_senders_link_down(struct handoff_senders *s, struct peer_link *link
         h->last_reason = STATUS_PEER_LOST;
         snprintf(h->last_message, sizeof h->last_message, "the link to %s was lost",
                  peer_link_id(link));
+        /* two in a row may have died of this very request: a third is not put at risk from here */
+        if (peer_link_broke(link) && !peer_link_stats(link)->draining) {
+            if (h->source.target_broke)
+                h->source.target_broke(h->source.context, peer_link_id(link),
+                                       peer_link_hello(link)->epoch);
+            if (++h->n_broken == WIRE_MAX_LOST_NODES)
+                h->next_target = h->n_targets;
+        }
         sender_act(h, SENDER_LINK_LOST);
     }
 }

@@ -33,6 +33,8 @@ struct job {
     struct handoff_sender *sender;
     bool needs_handoff, opened;
     bool first_told, accepted_told;
+    struct wire_lost_node lost_nodes[WIRE_MAX_LOST_NODES]; /* prefill: whose connections broke */
+    uint32_t n_lost_nodes;
     struct peer_link *from; /* decode: the prefill node's link, until the hand-off is done */
     struct handoff_receiver *receiver;
     bool asked_ready; /* decode: ready or a refusal has been sent */

@@ -69,12 +69,31 @@ static const void *source_slab(void *context, uint32_t page, uint32_t layer)
     return kv_slab_address(&view, v.pages[page], layer);
 }
 
+static void source_target_broke(void *context, const char *decode_node, uint64_t epoch)
+{
+    struct job *j = context;
+
+    if (j->n_lost_nodes == WIRE_MAX_LOST_NODES)
+        return;
+    struct wire_lost_node *lost = &j->lost_nodes[j->n_lost_nodes++];
+    snprintf(lost->node_id, sizeof lost->node_id, "%s", decode_node);
+    lost->epoch = epoch;
+}
+
+/* The router judges by it whether the request crashes nodes. */
+static void add_lost_nodes(const struct job *j, struct wire_result *m)
+{
+    memcpy(m->lost_nodes, j->lost_nodes, sizeof m->lost_nodes);
+    m->n_lost_nodes = j->n_lost_nodes;
+}
+
 static void source_opened(void *context, const char *decode_node)
 {
     struct job *j = context;
     struct wire_result m = job_result(j, WIRE_PHASE_OPENED);
 
     snprintf(m.decode_node, sizeof m.decode_node, "%s", decode_node);
+    add_lost_nodes(j, &m);
     reply_append(j->node, j->reply_to, &m);
 }
 
@@ -95,7 +114,12 @@ static void source_given_up(void *context, enum status reason, const char *messa
     const char *from = job_place(j);
 
     if (!j->closing) {
-        reply_failed(j->node, j->reply_to, &j->key, j->attempt, reason, message);
+        struct wire_result m = job_result(j, WIRE_PHASE_FAILED);
+        m.done = true;
+        m.error = reason;
+        snprintf(m.message, sizeof m.message, "%s", message);
+        add_lost_nodes(j, &m);
+        reply_append(j->node, j->reply_to, &m);
         log_event(LOG_WARN, "no decode node took it", "req=%s reason=%s error=" LOG_Q,
                   j->request_id, status_code(reason), log_quote(message));
     }
@@ -142,6 +166,7 @@ static enum status open_handoff(struct job *j)
     const struct handoff_source source = {.layer_tokens = source_layer_tokens,
                                           .slab = source_slab,
                                           .opened = source_opened,
+                                          .target_broke = source_target_broke,
                                           .accepted = source_accepted,
                                           .given_up = source_given_up,
                                           .released = source_released,

@@ -121,6 +121,7 @@ void entry_begin_attempt(struct entry *e, bool moves)
     e->now = (struct assignment){.attempt = ++e->last_attempt,
                                  .owner = OWNER_PREFILL,
                                  .n_ids_before = e->n_ids,
+                                 .begun_ms = clock_now_ms(),
                                  .probation = e->n_crashes > 0};
     entry_note(e, from, moves ? "move" : "send", "prefill");
 }
@@ -436,59 +437,6 @@ static const char *owner_of(const struct assignment *a)
     return a->owner == OWNER_PREFILL ? a->prefill_node : a->decode_node;
 }
 
-/* alone: no other request could have been the cause. */
-static void count_crash(struct entry *e, const struct wire_hello *node, bool alone, int64_t now_ms)
-{
-    for (uint32_t i = 0; i < e->n_crashes; i++)
-        if (e->crashes[i].epoch == node->epoch && !strcmp(e->crashes[i].node_id, node->node_id))
-            return;
-    if (e->n_crashes == ARRAY_LENGTH(e->crashes))
-        return; /* the verdict is being waited for */
-    struct crash *c = &e->crashes[e->n_crashes++];
-    entry_note(e, entry_place(e), "crash", entry_place(e));
-    *c = (struct crash){.epoch = node->epoch};
-    snprintf(c->node_id, sizeof c->node_id, "%s", node->node_id);
-    /* alone, or once too often to be chance */
-    if ((alone && e->n_crashes > 1) || e->n_crashes == ARRAY_LENGTH(e->crashes))
-        e->verdict_by_ms = now_ms + VERDICT_MS;
-}
-
-/* The decode node died while pages were on their way to it. The prefill node, which owns the
- * request, says so as well; which of the two is heard first is chance. */
-static void count_death_at_import(struct entry *e, const struct wire_hello *node, int64_t now_ms)
-{
-    const bool reported = !strcmp(e->lost_at_import, node->node_id) &&
-                          e->lost_epoch == node->epoch && now_ms - e->lost_at_ms < NOTICE_MS;
-
-    if (reported) {
-        *e->lost_at_import = 0;
-        count_crash(e, node, e->lost_alone, now_ms);
-        e->now.probation = e->state == ENTRY_ASSIGNED; /* if it is under way again already */
-    } else if (e->state == ENTRY_ASSIGNED && e->now.owner == OWNER_PREFILL && e->now.opened &&
-               !strcmp(e->now.decode_node, node->node_id)) {
-        count_crash(e, node, e->now.probation, now_ms);
-    }
-}
-
-bool entry_judge(struct entry *e, int64_t now_ms)
-{
-    struct router *r = e->router;
-    char message[200];
-    uint32_t n_proven = 0;
-
-    for (uint32_t i = 0; i < e->n_crashes; i++)
-        n_proven += e->crashes[i].proven || now_ms >= e->verdict_by_ms;
-    if (!e->verdict_by_ms || n_proven < 2)
-        return false;
-    snprintf(message, sizeof message, "%u nodes crashed while they computed this request, %s last",
-             n_proven, e->crashes[e->n_crashes - 1].node_id);
-    r->n_poison++;
-    metric_add(r->metrics.n_poison, 1);
-    entry_cancel_on_nodes(e);
-    entry_end(e, STATUS_REQUEST_CRASHED_NODES, FINISH_NONE, message);
-    return true;
-}
-
 void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, int64_t now_ms)
 {
     char message[160];
@@ -496,7 +444,7 @@ void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, 
     if (e->leaving.attempt && !strcmp(owner_of(&e->leaving), node->node_id))
         e->leaving = (struct assignment){0}; /* what it still had to say, the newer attempt says */
     if (died && !e->leaving.attempt && !e->ended_by_ids)
-        count_death_at_import(e, node, now_ms);
+        entry_count_death_at_import(e, node, now_ms);
     if (e->state != ENTRY_ASSIGNED)
         return;
     if (strcmp(owner_of(&e->now), node->node_id)) {
@@ -504,30 +452,18 @@ void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, 
         return;
     }
     if (died && !e->leaving.attempt && !e->ended_by_ids)
-        count_crash(e, node, e->now.probation, now_ms);
+        entry_count_crash(e, node->node_id, node->epoch, e->now.probation, now_ms);
     snprintf(message, sizeof message, "the link to %s was lost", node->node_id);
     entry_retry(e, STATUS_PEER_LOST, message);
 }
 
-void entry_node_found(struct entry *e, const struct wire_hello *node)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < e->n_crashes; i++) {
-        struct crash *c = &e->crashes[i];
-        const bool same = !strcmp(c->node_id, node->node_id);
-        c->proven |= same && c->epoch != node->epoch;
-        if (!same || c->epoch != node->epoch)
-            e->crashes[n++] = *c;
-    }
-    e->n_crashes = n;
-    if (n == 0)
-        e->now.probation = false;
-    if (n < 2)
-        e->verdict_by_ms = 0;
-}
-
 /* ---- a result ---- */
+
+static void take_reports(struct entry *e, const struct assignment *a, const struct wire_result *m)
+{
+    for (uint32_t i = 0; i < m->n_lost_nodes; i++)
+        entry_take_report(e, a, m->lost_nodes[i].node_id, m->lost_nodes[i].epoch, clock_now_ms());
+}
 
 /* An error that a node reports. The entry may be gone when this returns. */
 static void attempt_failed(struct entry *e, struct assignment *a, const char *node_id,
@@ -536,13 +472,10 @@ static void attempt_failed(struct entry *e, struct assignment *a, const char *no
     if (a->owner == OWNER_DECODE && !strcmp(node_id, a->prefill_node) &&
         strcmp(node_id, a->decode_node))
         return; /* it is no longer the prefill node's to fail */
-    struct peer_link *decode = peer_hub_find(e->router->hub, a->decode_node);
-    if (m->error == STATUS_PEER_LOST && a == &e->now && a->owner == OWNER_PREFILL && a->opened &&
-        decode) { /* else it has been counted */
-        snprintf(e->lost_at_import, sizeof e->lost_at_import, "%s", a->decode_node);
-        e->lost_epoch = peer_link_hello(decode)->epoch;
-        e->lost_at_ms = clock_now_ms();
-        e->lost_alone = a->probation;
+    if (a == &e->now && a->owner == OWNER_PREFILL) {
+        take_reports(e, a, m);
+        if (m->error == STATUS_PEER_LOST && !m->n_lost_nodes && a->decode_epoch)
+            entry_take_report(e, a, a->decode_node, a->decode_epoch, clock_now_ms());
     }
     if (a == &e->leaving) {
         e->leaving = (struct assignment){0};
@@ -556,6 +489,9 @@ static void attempt_failed(struct entry *e, struct assignment *a, const char *no
 
 static void decode_node_is(struct entry *e, struct assignment *a, const char *node_id)
 {
+    const struct peer_link *link = peer_hub_find(e->router->hub, node_id);
+
+    a->decode_epoch = link ? peer_link_hello(link)->epoch : 0;
     snprintf(a->decode_node, sizeof a->decode_node, "%s", node_id);
     a->opened = true;
     if (a == &e->now)
@@ -569,6 +505,10 @@ static bool take_phase(struct entry *e, struct assignment *a, const char *node_i
     switch (m->phase) {
     case WIRE_PHASE_OPENED:
         decode_node_is(e, a, m->decode_node);
+        if (a == &e->now) {
+            take_reports(e, a, m);
+            entry_opened_at_dead(e, a, clock_now_ms());
+        }
         entry_note(e, entry_place(e), "opened", entry_place(e));
         log_event(LOG_DEBUG, "request opened", "req=%s attempt=%u prefill=%s decode=%s",
                   entry_label(e), a->attempt, a->prefill_node, a->decode_node);

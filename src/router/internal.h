@@ -18,6 +18,7 @@ enum {
     MAX_NODES = 64,
     ADRIFT_MS = 500,
     VERDICT_MS = 5000,
+    MAX_DEATHS = 16,
     NOTICE_MS = 2000, /* between a prefill node's word of a death and the broken link here */
     /* resumed requests that one prefill node computes again at a time: an outage must not become a
      * storm */
@@ -43,7 +44,9 @@ struct assignment {
     bool first_seen;       /* this attempt's first token is out: the decode node may own it without
                               our knowing */
     bool probation;        /* a suspect: its nodes take no others */
-    int64_t adrift_ms;     /* since when that decode node is not linked; 0: it is */
+    uint64_t decode_epoch; /* of decode_node, once opened; 0: it was not linked */
+    int64_t begun_ms;
+    int64_t adrift_ms; /* since when that decode node is not linked; 0: it is */
 };
 
 /* A node whose process may have died of a request: proven when it comes back as a new epoch; if it
@@ -52,6 +55,15 @@ struct crash {
     char node_id[NODE_ID_BYTES];
     uint64_t epoch;
     bool proven;
+};
+
+/* A node whose loss was reported by the prefill node that sent it pages. Whether it died, the
+ * router's own link to it tells, before that or soon after. */
+struct report {
+    char node_id[NODE_ID_BYTES];
+    uint64_t epoch;
+    int64_t at_ms;
+    bool alone; /* the request was on probation there */
 };
 
 /* One request: what was asked, what has come back, who has it. */
@@ -85,11 +97,8 @@ struct entry {
     uint32_t n_refusals; /* one after the other */
     struct crash crashes[MAX_FAILURES]; /* of nodes that owned it */
     uint32_t n_crashes;
-    char lost_at_import[NODE_ID_BYTES]; /* whose loss its prefill node reported; its death may not
-                                           have been noticed here yet */
-    bool lost_alone;                    /* and whether it was on probation there */
-    uint64_t lost_epoch;
-    int64_t lost_at_ms;
+    struct report reports[WIRE_MAX_LOST_NODES]; /* the newest ones */
+    uint32_t n_reports;
     int64_t verdict_by_ms; /* it seems to crash nodes: it waits until its crashes are proven or
                               explained, or taken for proven; 0: it does not */
     enum status last_error;
@@ -117,6 +126,12 @@ struct router {
     struct net_task dispatch_task;
     bool dispatch_posted;
     bool has_pair;             /* as last said in the log */
+    struct {
+        char node_id[NODE_ID_BYTES];
+        uint64_t epoch;
+        int64_t at_ms;
+    } deaths[MAX_DEATHS]; /* of nodes, the newest ones: a report of them may be under way */
+    uint32_t n_deaths;
     int64_t possible_until_ms; /* when a pair of nodes was last there */
     struct {
         uint32_t context_tokens;
@@ -146,12 +161,8 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
 /* A node is gone; died: with a broken connection, as a process that ends leaves it. The entry may
  * be gone when this returns. */
 void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, int64_t now_ms);
-/* A node is linked: a crash that it was suspected of did not happen if its epoch is the old one. */
-void entry_node_found(struct entry *e, const struct wire_hello *node);
 /* The client has read so much: the nodes may generate more. */
 void entry_taken(struct entry *e, uint32_t n_tokens);
-/* Ends a request that has crashed nodes, once that is proven. False if it was not, yet. */
-bool entry_judge(struct entry *e, int64_t now_ms);
 /* Before an attempt is sent: the next number, and what streams on from a node that drains. */
 void entry_begin_attempt(struct entry *e, bool moves);
 
@@ -190,6 +201,23 @@ void costs_progress(struct entry *e, int64_t now_ms);
 void costs_resend(struct entry *e);
 /* Zeroes for a node that nothing is known of. */
 struct tally costs_of(const struct router *r, const char *node_id);
+
+/* crash.c: requests that nodes crash of */
+void router_note_death(struct router *r, const struct wire_hello *node, int64_t now_ms);
+/* alone: no other request could have been the cause. */
+void entry_count_crash(struct entry *e, const char *node_id, uint64_t epoch, bool alone,
+                       int64_t now_ms);
+/* A node died that may have been receiving this request's pages. */
+void entry_count_death_at_import(struct entry *e, const struct wire_hello *node, int64_t now_ms);
+/* The prefill node of attempt a lost its connection to a node that it had opened at. */
+void entry_take_report(struct entry *e, const struct assignment *a, const char *node_id,
+                       uint64_t epoch, int64_t now_ms);
+/* The decode node of attempt a is known now. */
+void entry_opened_at_dead(struct entry *e, const struct assignment *a, int64_t now_ms);
+/* A node is linked: a crash that it was suspected of did not happen if its epoch is the old one. */
+void entry_node_found(struct entry *e, const struct wire_hello *node);
+/* Ends a request that has crashed nodes, once that is proven. False if it was not, yet. */
+bool entry_judge(struct entry *e, int64_t now_ms);
 
 /* dispatch.c: the queue */
 /* In the loop's next turn, once for however many reasons. */

@@ -300,6 +300,8 @@ static void on_link_down(void *context, struct peer_link *link, enum status reas
     const struct wire_hello node = *peer_link_hello(link);
     const bool died = peer_link_broke(link) && !peer_link_stats(link)->draining;
 
+    if (died)
+        router_note_death(r, &node, clock_now_ms());
     for (struct entry *e = r->first; e; e = r->walk) {
         r->walk = e->next;
         entry_node_lost(e, &node, died, clock_now_ms());

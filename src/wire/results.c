@@ -34,6 +34,19 @@ static enum status flush(struct wire_result_batch *b)
     return status;
 }
 
+static json_t *lost_nodes_json(const struct wire_result *m)
+{
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < m->n_lost_nodes; i++) {
+        json_t *node = json_object();
+        json_object_set_new(node, "node_id", json_string(m->lost_nodes[i].node_id));
+        json_object_set_new(node, "epoch", hex64_json(m->lost_nodes[i].epoch));
+        json_array_append_new(list, node);
+    }
+    return list;
+}
+
 static json_t *entry_json(const struct wire_result *m, struct buffer *tail)
 {
     json_t *o = json_object();
@@ -42,6 +55,8 @@ static json_t *entry_json(const struct wire_result *m, struct buffer *tail)
     json_object_set_new(o, "phase", json_string(phase_names[m->phase]));
     if (*m->decode_node)
         json_object_set_new(o, "decode_node", json_string(m->decode_node));
+    if (m->n_lost_nodes)
+        json_object_set_new(o, "lost_nodes", lost_nodes_json(m));
     if (m->n_ids) {
         json_object_set_new(
             o, m->phase == WIRE_PHASE_PROMPT_LOGPROBS ? "start_position" : "start_sequence",
@@ -143,6 +158,24 @@ static enum status read_end(const struct wire_reader *r, const json_t *o, struct
     return read_string(r, o, "message", false, m->message, sizeof m->message);
 }
 
+static enum status read_lost_nodes(const struct wire_reader *r, const json_t *o,
+                                   struct wire_result *m)
+{
+    const json_t *list = json_object_get(o, "lost_nodes");
+
+    if (list && !json_is_array(list))
+        return fail(STATUS_BAD_MESSAGE, "%s: lost_nodes is not an array", r->name);
+    for (size_t i = 0; i < json_array_size(list) && i < WIRE_MAX_LOST_NODES; i++) {
+        const json_t *node = json_array_get(list, i);
+        if (!json_is_object(node))
+            return fail(STATUS_BAD_MESSAGE, "%s: lost_nodes has what is no object", r->name);
+        TRY(read_node_id(r, node, "node_id", m->lost_nodes[i].node_id));
+        TRY(read_hex64(r, node, "epoch", true, &m->lost_nodes[i].epoch));
+        m->n_lost_nodes++;
+    }
+    return STATUS_OK;
+}
+
 static enum status read_entry(struct wire_reader *r, const json_t *o, struct arena *a,
                               struct wire_result *m)
 {
@@ -155,6 +188,7 @@ static enum status read_entry(struct wire_reader *r, const json_t *o, struct are
     TRY(read_phase(r, o, &m->phase));
     if (json_object_get(o, "decode_node"))
         TRY(read_node_id(r, o, "decode_node", m->decode_node));
+    TRY(read_lost_nodes(r, o, m));
     const bool rows_only = m->phase == WIRE_PHASE_PROMPT_LOGPROBS;
     TRY(read_u32(r, o, rows_only ? "start_position" : "start_sequence", false, &m->start));
     TRY(read_u32(r, o, rows_only ? "n_rows" : "n_token_ids", false, &m->n_ids));

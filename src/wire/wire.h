@@ -224,14 +224,22 @@ enum wire_phase {
 #undef X
 };
 
+#define WIRE_MAX_LOST_NODES 2
+struct wire_lost_node {
+    char node_id[NODE_ID_BYTES];
+    uint64_t epoch;
+};
 struct wire_result {
     struct request_key key;
     uint32_t attempt;
     enum wire_phase phase;
     char decode_node[NODE_ID_BYTES]; /* opened: which one took it; "" : none needed */
-    uint32_t start;                  /* start_sequence, or start_position for prompt_logprobs */
-    uint32_t n_ids;                  /* rows, for prompt_logprobs */
-    const uint32_t *ids;             /* NULL for prompt_logprobs */
+    /* opened, failed: targets whose connection broke while the request was there */
+    struct wire_lost_node lost_nodes[WIRE_MAX_LOST_NODES];
+    uint32_t n_lost_nodes;
+    uint32_t start;      /* start_sequence, or start_position for prompt_logprobs */
+    uint32_t n_ids;      /* rows, for prompt_logprobs */
+    const uint32_t *ids; /* NULL for prompt_logprobs */
     bool has_logprobs;
     struct logprob_rows logprobs;
     bool has_text;

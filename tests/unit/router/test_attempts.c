@@ -212,6 +212,77 @@ static void test_crash_at_import(void **state)
     }
 }
 
+static uint64_t epoch_of(struct world *w, const struct fake_node *n)
+{
+    return peer_link_hello(peer_hub_find(router_hub(w->r), peer_hub_hello(n->hub.hub)->node_id))
+        ->epoch;
+}
+
+/* The same where nobody has said that the node took it: the prefill node names whom it lost. */
+static void test_crash_before_opened(void **state)
+{
+    for (int order = 0; order < 4; order++) {
+        struct world w;
+        struct client c;
+        struct fake_node *p, *d;
+
+        world_up(&w);
+        assert_int_equal(client_submit(&c, w.r, (struct wish){0}), STATUS_OK);
+        for (uint32_t i = 0; i < 2; i++) {
+            const struct wire_prefill_request *m = request_at(&w, i + 1, &p);
+            struct wire_result failed = {.key = m->key,
+                                         .attempt = m->attempt,
+                                         .phase = WIRE_PHASE_FAILED,
+                                         .done = true,
+                                         .error = STATUS_PEER_LOST,
+                                         .n_lost_nodes = 1};
+            const bool link_first = order >> i & 1;
+            d = decode_named(&w, m->decode_targets[0]);
+            strcpy(failed.lost_nodes[0].node_id, m->decode_targets[0]);
+            failed.lost_nodes[0].epoch = epoch_of(&w, d);
+            if (link_first)
+                crash_node(&w, d);
+            fake_say(p, &failed);
+            turn_some(loop, 5);
+            if (!link_first)
+                crash_node(&w, d);
+            restart_node(&w, d);
+        }
+        WAIT(loop, c.n_ended);
+        assert_int_equal(c.status, STATUS_REQUEST_CRASHED_NODES);
+        assert_int_equal(w.p[0].n_asked + w.p[1].n_asked, 2);
+        world_down(&w);
+    }
+}
+
+/* It dies as soon as it has taken the request over, and its word of that is lost: what the prefill
+ * node says of it comes when its link is down. */
+static void test_crash_before_accepted(void **state)
+{
+    struct world w;
+    struct client c;
+    struct fake_node *p, *d;
+
+    world_up(&w);
+    assert_int_equal(client_submit(&c, w.r, (struct wish){0}), STATUS_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct wire_prefill_request *m = request_at(&w, i + 1, &p);
+        d = decode_named(&w, m->decode_targets[0]);
+        crash_node(&w, d);
+        say_opened(p, m, m->decode_targets[0]);
+        say_tokens(p, m, WIRE_PHASE_FIRST_TOKEN, i, "x", false);
+        WAIT(loop, c.n_ids == i + 1);
+        restart_node(&w, d);
+        if (i == 0)
+            say_failed(p, m, STATUS_PEER_LOST); /* not to wait for the router's patience */
+        else
+            say_failed(p, m, STATUS_HANDOFF_FAILED);
+    }
+    WAIT(loop, c.n_ended);
+    assert_int_equal(c.status, STATUS_REQUEST_CRASHED_NODES);
+    world_down(&w);
+}
+
 /* Two links cut one after the other are no crashes. */
 static void test_cut_links_are_forgiven(void **state)
 {
@@ -279,6 +350,8 @@ int main(void)
         cmocka_unit_test(test_move_and_the_old_node_ends),
         cmocka_unit_test(test_second_crash_ends_it),
         cmocka_unit_test(test_crash_at_import),
+        cmocka_unit_test(test_crash_before_opened),
+        cmocka_unit_test(test_crash_before_accepted),
         cmocka_unit_test(test_cut_links_are_forgiven),
         cmocka_unit_test(test_bystanders_survive),
     };

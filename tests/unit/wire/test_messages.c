@@ -208,9 +208,9 @@ static void test_numbers_that_lie(void **state)
         const char *json;
     } bad[] = {
         {WIRE_PREFILL_REQUEST, "{" KEY ",\"reply_to\":\"r\",\"resume\":{\"n_prompt\":4294967295,"
-                                       "\"max_tokens\":4,\"sampling\":{}}}"},
+                               "\"max_tokens\":4,\"sampling\":{}}}"},
         {WIRE_PREFILL_REQUEST, "{" KEY ",\"reply_to\":\"r\",\"resume\":{\"n_prompt\":4294967296,"
-                                       "\"max_tokens\":4,\"sampling\":{}}}"},
+                               "\"max_tokens\":4,\"sampling\":{}}}"},
         {WIRE_PREFILL_REQUEST,
          "{" KEY
          ",\"reply_to\":\"r\",\"resume\":{\"n_prompt\":-1,\"max_tokens\":4,\"sampling\":{}}}"},
@@ -245,23 +245,23 @@ static void test_numbers_that_lie(void **state)
         {WIRE_PREFILL_REQUEST, RESUME(",\"choice\":null")},
         {WIRE_PREFILL_REQUEST, RESUME(",\"sampling\":{\"temperature\":-1}")},
         {WIRE_PREFILL_REQUEST, "{" KEY ",\"reply_to\":\"r\",\"resume\":{\"n_prompt\":0,\"max_"
-                                       "tokens\":4,\"sampling\":{\"temperature\":-0.5}}}"},
+                               "tokens\":4,\"sampling\":{\"temperature\":-0.5}}}"},
         {WIRE_PREFILL_REQUEST, "{" KEY ",\"reply_to\":\"r\",\"resume\":{\"n_prompt\":0,\"max_"
-                                       "tokens\":4,\"sampling\":{\"top_p\":\"1\"}}}"},
+                               "tokens\":4,\"sampling\":{\"top_p\":\"1\"}}}"},
         {WIRE_PREFILL_REQUEST, "{" KEY ",\"reply_to\":\"r\",\"resume\":{\"n_prompt\":0,\"max_"
-                                       "tokens\":4,\"sampling\":{\"repetition_penalty\":0}}}"},
+                               "tokens\":4,\"sampling\":{\"repetition_penalty\":0}}}"},
         {WIRE_PREFILL_REQUEST,
          "{" KEY ",\"reply_to\":\"r\",\"decode_targets\":[\"a "
-                 "b\"],\"resume\":{\"n_prompt\":0,\"max_tokens\":4,\"sampling\":{}}}"},
+         "b\"],\"resume\":{\"n_prompt\":0,\"max_tokens\":4,\"sampling\":{}}}"},
         {WIRE_PREFILL_REQUEST, "{" KEY ",\"reply_to\":\"r\",\"decode_targets\":{},\"resume\":{\"n_"
-                                       "prompt\":0,\"max_tokens\":4,\"sampling\":{}}}"},
+                               "prompt\":0,\"max_tokens\":4,\"sampling\":{}}}"},
         {WIRE_PREFILL_REQUEST, "{\"key\":1,\"reply_to\":\"r\",\"resume\":{\"n_prompt\":0,\"max_"
                                "tokens\":4,\"sampling\":{}}}"},
         {WIRE_PREFILL_REQUEST,
          "{" KEY "," KEY
          ",\"reply_to\":\"r\",\"resume\":{\"n_prompt\":0,\"max_tokens\":4,\"sampling\":{}}}"},
         {WIRE_DECODE_META, "{" KEY ",\"reply_to\":\"r\",\"n_page_names\":268435457,\"resume\":{\"n_"
-                                   "prompt\":0,\"max_tokens\":4,\"sampling\":{}}}"},
+                           "prompt\":0,\"max_tokens\":4,\"sampling\":{}}}"},
         {WIRE_DECODE_READY, "{" KEY "}"},
         {WIRE_DECODE_READY, "{" KEY ",\"handle\":\"000000000000000g\"}"},
         {WIRE_DECODE_READY, "{\"key\":{\"origin\":\"\",\"epoch\":\"00000000000000aa\",\"number\":"
@@ -271,9 +271,9 @@ static void test_numbers_that_lie(void **state)
          ",\"handle\":\"0000000000000001\",\"n_prefix_tokens\":1,\"first_page\":0,\"n_pages\":1}"},
         {WIRE_HANDOFF_COMMIT,
          "{" KEY ",\"handle\":\"0000000000000001\",\"n_prefix_tokens\":1,\"first_page\":0,\"n_"
-                 "pages\":1,\"first_id\":1,\"n_top\":21}"},
+         "pages\":1,\"first_id\":1,\"n_top\":21}"},
         {WIRE_HANDOFF_COMMIT, "{" KEY ",\"handle\":\"0000000000000001\",\"n_prefix_tokens\":1,"
-                                      "\"first_page\":0,\"n_pages\":1,\"first_id\":1,\"n_top\":0}"},
+                              "\"first_page\":0,\"n_pages\":1,\"first_id\":1,\"n_top\":0}"},
         {WIRE_HANDOFF_LIVE, "{\"n\":4294967295}"},
         {WIRE_HANDOFF_LIVE, "{\"n\":1}"},
         {WIRE_HANDOFF_LIVE, "{}"},
@@ -290,6 +290,10 @@ static void test_numbers_that_lie(void **state)
         {WIRE_RESULT, "{\"entries\":[{" KEY ",\"phase\":\"continuation\",\"done\":1}]}"},
         {WIRE_RESULT, "{\"entries\":[{" KEY ",\"phase\":\"opened\",\"decode_node\":\"a b\"}]}"},
         {WIRE_RESULT, "{\"entries\":[{" KEY ",\"phase\":\"failed\",\"error\":1}]}"},
+        {WIRE_RESULT, "{\"entries\":[{" KEY ",\"phase\":\"failed\",\"lost_nodes\":{}}]}"},
+        {WIRE_RESULT, "{\"entries\":[{" KEY ",\"phase\":\"failed\",\"lost_nodes\":[\"d\"]}]}"},
+        {WIRE_RESULT,
+         "{\"entries\":[{" KEY ",\"phase\":\"failed\",\"lost_nodes\":[{\"node_id\":\"d\"}]}]}"},
         {WIRE_CREDIT, "{" KEY "}"},
         {WIRE_CANCEL, "{\"key\":null}"},
         {WIRE_CANCEL, "[]"},
@@ -335,7 +339,7 @@ static void test_defaults(void **state)
 
     raw_frame(&b, WIRE_PREFILL_REQUEST,
               "{" KEY ",\"reply_to\":\"r\",\"new\":[{}],\"resume\":{\"n_prompt\":1,\"max_tokens\":"
-                      "4,\"later\":1,\"sampling\":{}}}",
+              "4,\"later\":1,\"sampling\":{}}}",
               "\1\0\0\0", 4);
     const struct wire_frame f = parse_whole(&b);
     assert_int_equal(wire_decode_prefill_request(&f, &a, &m), STATUS_OK);
@@ -453,6 +457,37 @@ static uint32_t count_entries(const struct buffer *frames, uint32_t *n_frames)
     return total;
 }
 
+static void test_lost_nodes(void **state)
+{
+    struct wire_result_batch batch = {0};
+    struct buffer frames = {0};
+    struct arena a = {0};
+    struct wire_result *entries, m = {.key = random_key(),
+                                      .attempt = 3,
+                                      .phase = WIRE_PHASE_FAILED,
+                                      .error = STATUS_PEER_LOST,
+                                      .n_lost_nodes = 2,
+                                      .lost_nodes = {{"decode-1", UINT64_MAX}, {"d", 1}}};
+    struct wire_frame f;
+    uint32_t n;
+    size_t used;
+
+    assert_int_equal(wire_result_append(&batch, &m), STATUS_OK);
+    assert_int_equal(wire_encode_results(&frames, &batch), STATUS_OK);
+    assert_int_equal(wire_frame_parse((const uint8_t *)frames.data, frames.len, &f, &used),
+                     STATUS_OK);
+    assert_int_equal(wire_decode_results(&f, &a, &entries, &n), STATUS_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(entries->n_lost_nodes, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(entries->lost_nodes[i].node_id, m.lost_nodes[i].node_id);
+        assert_true(entries->lost_nodes[i].epoch == m.lost_nodes[i].epoch);
+    }
+    arena_deinit(&a);
+    buffer_deinit(&frames);
+    wire_result_batch_deinit(&batch);
+}
+
 static void test_results_overflow(void **state)
 {
     for (int round = 0; round < 20; round++) {
@@ -544,6 +579,7 @@ int main(void)
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_match),
+        cmocka_unit_test(test_lost_nodes),
         cmocka_unit_test(test_results_overflow),
         cmocka_unit_test(test_results_at_the_limit),
         cmocka_unit_test(test_results_thrown_away),
