@@ -10,7 +10,7 @@ ONLY ?=
 SMALL ?=
 FUZZ_SECONDS ?= 60
 
-.PHONY: all setup model demo check check-quick check-asan check-tsan chaos check-chaos soak bench fuzz fmt install clean build-%
+.PHONY: all setup model demo check check-quick check-asan check-tsan chaos check-chaos soak sim bench fuzz fmt install clean build-%
 
 all: TARGETS = baton
 all: build-release
@@ -53,6 +53,12 @@ STREAMS = 64
 soak: TARGETS = baton
 soak: build-release $(MODEL)
 	@BATON_BIN=$(CURDIR)/build/release/baton $(PYTHON) tests/chaos/soak.py --minutes $(MINUTES) --streams $(STREAMS)
+
+# A cluster of the real rooms in one process and in virtual time (tests/sim); each seed is one history. Says how a seed that
+# failed runs again; SIM_LOG=1 shows what it logs, SIM_VERBOSE=1 its transitions.
+sim: TARGETS = sim
+sim: build-release
+	@build/release/sim $(FIRST) $(SEEDS)
 
 bench: TARGETS = baton
 bench: build-release $(MODEL)
