@@ -125,7 +125,7 @@ struct router {
     struct net_timer timer;
     struct net_task dispatch_task;
     bool dispatch_posted;
-    bool has_pair;             /* as last said in the log */
+    bool has_pair; /* as last said in the log */
     struct {
         char node_id[NODE_ID_BYTES];
         uint64_t epoch;
