@@ -15,6 +15,7 @@
 #define SUPER_BLOCKS 8    /* blocks of a K-quant's super-block */
 #define ATTENTION_PAGES 8 /* pages of an attention segment of 256 keys */
 #define ATTENTION_KEYS (ATTENTION_PAGES * PAGE_TOKENS)
+#define ATTENTION_PAIRS 96 /* the most rows of an attention task, and (row, head) pairs at once */
 #define LIMIT_BITS 0x6F800000u /* 2^96: values from here on are refused at quantisation */
 #define INFINITY_BITS 0x7F800000u
 #define SMALL_BITS 0x1F800000u /* 2^-64: a block whose largest value is below is zero */
@@ -150,6 +151,7 @@ struct attention_task {
     float *part; /* head h of the group at part + h * part_stride */
     uint64_t part_stride;
     uint32_t begin, end;
+    const uint16_t *ahead; /* the page that the next task will read first, or NULL: a hint */
     void *scratch;
 };
 
@@ -231,7 +233,7 @@ const struct compute_ops *tier_ref(void);
 static inline uint64_t attention_scratch_bytes(uint32_t pairs, uint32_t head_dim)
 {
     return ((uint64_t)pairs * (ATTENTION_KEYS + 3 * (uint64_t)head_dim + 16) +
-            PAGE_TOKENS * (uint64_t)head_dim) *
+            2 * ATTENTION_KEYS * (uint64_t)head_dim) *
                4 +
            256;
 }

@@ -377,13 +377,32 @@ static struct attention_task attention_task(struct worker *w, const struct op *o
     };
 }
 
+/* The page of K where a task of entry i begins. */
+static const uint16_t *first_page(const struct worker *w, const struct op *op, uint32_t i,
+                                  uint32_t kv_head, uint32_t page)
+{
+    const struct compute_attention *a = &op->u.attention.a;
+    const struct compute_batch *b = &w->c->batch;
+    const struct page_table_view *table = &b->page_tables[b->tables[row_of(op, i)]];
+
+    return (const uint16_t *)kv_slab(b, table, page, a->layer) +
+           (size_t)kv_head * a->head_dim * PAGE_TOKENS;
+}
+
+/* The last groups of a chunk have the most keys: first, so that no worker ends with one. */
+static const struct group *group_of(const struct worker *w, const struct op *op, uint32_t task)
+{
+    return &w->c->groups[op->u.attention.first_group + op->u.attention.n_groups - 1 -
+                         task / op->u.attention.a.n_kv_heads];
+}
+
 static void run_attention(struct worker *w, struct op *op, uint32_t task)
 {
     uint32_t n_kv_heads = op->u.attention.a.n_kv_heads;
-    /* The last groups of a chunk have the most keys: first, so that no worker ends with one. */
-    uint32_t g = op->u.attention.first_group + op->u.attention.n_groups - 1 - task / n_kv_heads;
-    struct attention_task t = attention_task(w, op, &w->c->groups[g], task % n_kv_heads);
+    struct attention_task t = attention_task(w, op, group_of(w, op, task), task % n_kv_heads);
 
+    if (task + 1 < op->n_tasks)
+        t.ahead = first_page(w, op, group_of(w, op, task + 1)->first, (task + 1) % n_kv_heads, 0);
     w->c->ops.attention(&t);
 }
 
@@ -414,6 +433,10 @@ static void run_segment(struct worker *w, struct op *op, uint32_t task)
     if (segment >= segments_of(w->c, op, i))
         return;
     struct attention_task t = attention_task(w, op, &(struct group){i, 1}, kv_head);
+    if (segment + 1 < segments_of(w->c, op, i))
+        t.ahead = first_page(w, op, i, kv_head, (segment + 1) * ATTENTION_PAGES);
+    else if (kv_head + 1 < a->n_kv_heads)
+        t.ahead = first_page(w, op, i, kv_head + 1, 0);
     t.part = part_of(w->c, op, i, kv_head * (a->n_heads / a->n_kv_heads), segment);
     t.part_stride = (uint64_t)op->u.attention.n_segments * (2 + a->head_dim);
     t.begin = segment * ATTENTION_KEYS;
@@ -499,6 +522,8 @@ void compute_attention(struct compute *c, const struct compute_attention *a, con
         merge->u.attention = whole.u.attention;
         return;
     }
+    if (c->n_threads > 1)
+        most = MAX(1, MIN(most, n * a->n_kv_heads / (c->n_threads * TASKS_A_WORKER)));
     op->u.attention.first_group = c->n_groups;
     add_groups(c, op, most);
     op->u.attention.n_groups = c->n_groups - op->u.attention.first_group;

@@ -2,10 +2,10 @@
  * that includes this has segment() and merge(), and says its name with TIER() and its scale
  * operation with TIER_SCALE. */
 
-/* At most 64 pairs: heads [head, head + heads) of the rows. */
+/* At most ATTENTION_PAIRS: heads [head, head + heads) of the rows. */
 static void run_pairs(const struct attention_task *t, uint32_t head, uint32_t heads)
 {
-    struct pair pairs[64];
+    struct pair pairs[ATTENTION_PAIRS];
     struct task k = {.t = t, .pairs = pairs, .hd = t->a->head_dim, .begin = t->part ? t->begin : 0};
     uint32_t end = 0, first_head = t->kv_head * (t->a->n_heads / t->a->n_kv_heads);
 
@@ -21,7 +21,8 @@ static void run_pairs(const struct attention_task *t, uint32_t head, uint32_t he
         }
     }
     k.page = t->scratch;
-    k.s = k.page + (size_t)PAGE_TOKENS * k.hd;
+    k.end = end;
+    k.s = k.page + (size_t)2 * ATTENTION_KEYS * k.hd;
     k.o = k.s + (size_t)k.n * ATTENTION_KEYS;
     for (uint32_t begin = k.begin; begin < end; begin += ATTENTION_KEYS)
         segment(&k, begin, MIN(end, begin + ATTENTION_KEYS));
@@ -47,7 +48,7 @@ void TIER(attention_merge)(const float *parts, uint32_t n, uint32_t head_dim, fl
 void TIER(attention)(const struct attention_task *t)
 {
     uint32_t heads = t->a->n_heads / t->a->n_kv_heads, first = t->kv_head * heads,
-             at_once = MAX(1, MIN(heads, 64 / t->n));
+             at_once = MAX(1, MIN(heads, ATTENTION_PAIRS / t->n));
 
     for (uint32_t h = 0; h < heads; h += at_once)
         run_pairs(t, first + h, MIN(at_once, heads - h));

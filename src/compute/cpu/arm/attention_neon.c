@@ -128,8 +128,8 @@ static void merge(struct pair *p, const float *o, uint32_t hd, float m, float l,
 
 static void segment(struct task *k, uint32_t begin, uint32_t end)
 {
-    const float *a[64];
-    float *c[64], m[64], l[64];
+    const float *a[ATTENTION_PAIRS];
+    float *c[ATTENTION_PAIRS], m[ATTENTION_PAIRS], l[ATTENTION_PAIRS];
     uint32_t from = first_pair(k, begin);
 
     scores(k, begin, end, a, c);

@@ -5,7 +5,7 @@ void compute_tier_neon(struct compute_ops *ops)
 {
     ops->panel = NEON_PANEL;
     ops->tile = NEON_TILE;
-    ops->attention_heads = 48;
+    ops->attention_heads = ATTENTION_PAIRS;
     ops->panel_bytes = neon_panel_bytes;
     ops->pack = neon_pack;
     ops->acts_layout = neon_acts_layout;

@@ -5,8 +5,8 @@
 #include "compute/cpu/attention_task.h"
 
 INLINE uint32_t wide_product(const struct task *k, uint32_t from, const float *const *a,
-                             const void *b, const bool half, uint32_t width, uint32_t n,
-                             float *const *c, bool first)
+                             const void *b, const void *ahead, const bool half, uint32_t width,
+                             uint32_t n, float *const *c, bool first)
 {
     return 0;
 }

@@ -8,9 +8,9 @@
 
 /* c[pair][vectors of 16] = (first ? 0 : c) + sum over j of a[pair][j] * b[j][...], one chain an
  * element, j ascending. */
-INLINE void wide_chains(const float *const *a, const void *b, const bool half, uint32_t b_stride,
-                        uint32_t n, float *const *c, uint32_t column, bool first, const int pairs,
-                        const int vectors)
+INLINE void wide_chains(const float *const *a, const void *b, const void *ahead, const bool half,
+                        uint32_t b_stride, uint32_t n, float *const *c, uint32_t column, bool first,
+                        const int pairs, const int vectors)
 {
     __m512 acc[WIDE_PAIRS][4];
     const float *x[WIDE_PAIRS];
@@ -31,20 +31,25 @@ INLINE void wide_chains(const float *const *a, const void *b, const bool half, u
                 _mm512_fmadd_ps(_mm512_set1_ps(x[i][j]), row, acc[i][v]);
         }
         b = (const uint8_t *)b + (size_t)b_stride * (half ? 2 : 4);
+        if (half) {
+            UNROLL for (int v = 0; v < vectors; v += 2)
+                _mm_prefetch((const char *)ahead + 32 * v, _MM_HINT_T0);
+            ahead = (const uint8_t *)ahead + (size_t)b_stride * 2;
+        }
     }
     UNROLL for (int i = 0; i < pairs; i++) UNROLL for (int v = 0; v < vectors; v++)
         _mm512_storeu_ps(c[i] + column + 16 * v, acc[i][v]);
 }
 
-typedef void wide_kernel(const float *const *a, const void *b, uint32_t b_stride, uint32_t n,
-                         float *const *c, uint32_t column, bool first);
+typedef void wide_kernel(const float *const *a, const void *b, const void *ahead, uint32_t b_stride,
+                         uint32_t n, float *const *c, uint32_t column, bool first);
 
 #define INSTANCE(kind, half, pairs, vectors)                                                       \
     static void kind##_##pairs##_##vectors(const float *const *a, const void *b,                   \
-                                           uint32_t b_stride, uint32_t n, float *const *c,         \
-                                           uint32_t column, bool first)                            \
+                                           const void *ahead, uint32_t b_stride, uint32_t n,       \
+                                           float *const *c, uint32_t column, bool first)           \
     {                                                                                              \
-        wide_chains(a, b, half, b_stride, n, c, column, first, pairs, vectors);                    \
+        wide_chains(a, b, ahead, half, b_stride, n, c, column, first, pairs, vectors);             \
     }
 #define INSTANCES(kind, half, vectors)                                                             \
     INSTANCE(kind, half, 1, vectors)                                                               \
@@ -67,8 +72,8 @@ static wide_kernel *const wide_kernels[2][2][WIDE_PAIRS] = {{ROW(f32, 2), ROW(f3
                                                             {ROW(f16, 2), ROW(f16, 4)}};
 
 static uint32_t wide_product(const struct task *k, uint32_t from, const float *const *a,
-                             const void *b, bool half, uint32_t width, uint32_t n, float *const *c,
-                             bool first)
+                             const void *b, const void *ahead, bool half, uint32_t width,
+                             uint32_t n, float *const *c, bool first)
 {
     uint32_t end = width / 32 * 32;
 
@@ -77,7 +82,8 @@ static uint32_t wide_product(const struct task *k, uint32_t from, const float *c
         for (uint32_t v = 0; v < end;) {
             bool four = v + 64 <= end;
             const void *at = half ? (const void *)((const uint16_t *)b + v) : (const float *)b + v;
-            wide_kernels[half][four][pairs - 1](a + i, at, width, n, c + i, v, first);
+            const void *next = half ? (const uint16_t *)ahead + v : NULL;
+            wide_kernels[half][four][pairs - 1](a + i, at, next, width, n, c + i, v, first);
             v += four ? 64 : 32;
         }
     }

@@ -5,7 +5,7 @@ void compute_tier_avx2(struct compute_ops *ops)
 {
     ops->panel = AVX2_PANEL;
     ops->tile = AVX2_TILE;
-    ops->attention_heads = 48;
+    ops->attention_heads = ATTENTION_PAIRS;
     ops->strip_bytes = 2 << 20; /* unpacking a panel anew costs more than activations out of L3 */
     ops->panel_bytes = avx2_panel_bytes;
     ops->pack = avx2_pack;
