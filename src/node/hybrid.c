@@ -7,6 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
+void job_is_served(struct job *j)
+{
+    if (j->unserved)
+        j->node->n_unserved_tokens -= sequence_request(j->sequence)->resume.n_prompt;
+    j->unserved = false;
+}
+
 static enum status submit(struct service *s, struct request *r, struct request_sink sink,
                           uint64_t *out_ticket)
 {
@@ -20,6 +27,8 @@ static enum status submit(struct service *s, struct request *r, struct request_s
     if (capacity.n_waiting >= n->options.max_waiting)
         return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", capacity.n_waiting,
                     n->options.max_waiting);
+    if (r->resume.deadline_ms)
+        TRY(rate_admit(&n->serving, n->n_unserved_tokens, 1e-3 * (double)r->resume.deadline_ms));
     snprintf(r->key.origin, sizeof r->key.origin, "%s", n->options.node_id);
     r->key.epoch = n->epoch;
     r->key.number = ++n->next_number;
@@ -30,6 +39,8 @@ static enum status submit(struct service *s, struct request *r, struct request_s
     j->ticket = n->next_number;
     j->sink = sink;
     *out_ticket = j->ticket;
+    n->n_unserved_tokens += r->resume.n_prompt;
+    j->unserved = true;
     engine_set_window(n->engine, j->sequence, SERVICE_WINDOW_TOKENS);
     engine_submit(n->engine, j->sequence);
     return STATUS_OK;
@@ -73,6 +84,10 @@ static void tell_new(struct job *j, const struct sequence_view *v)
                                       .logprobs = &rows};
         j->n_prompt_rows_told = v->n_prompt_rows;
         j->sink.event(j->sink.context, &e);
+    }
+    if (v->n_generated && j->unserved) {
+        rate_done(&j->node->serving, r->n_prompt);
+        job_is_served(j);
     }
     if (v->n_generated > j->n_told && !j->closing) {
         const bool with_rows = r->n_logprobs >= 0;

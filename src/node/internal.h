@@ -2,6 +2,7 @@
 #ifndef BATON_NODE_INTERNAL_H
 #define BATON_NODE_INTERNAL_H
 
+#include "base/rate.h"
 #include "handoff/handoff.h"
 #include "node/node.h"
 #include "text/text.h"
@@ -24,6 +25,7 @@ struct job {
     uint64_t ticket;
     struct request_sink sink;
     uint32_t n_taken; /* tokens that the client has read */
+    bool unserved;    /* counted among node.n_unserved_tokens */
 
     /* prefill and decode */
     char reply_to[NODE_ID_BYTES];
@@ -60,6 +62,8 @@ struct node {
     struct job *jobs;
     uint32_t n_jobs;
     uint64_t next_number, epoch;
+    uint64_t n_unserved_tokens; /* hybrid: of the prompts of requests that have no token yet */
+    struct rate serving;        /* of them, while there are any */
     struct net_task news_task, flush_task;
     atomic_bool news_posted;
     bool flush_posted;
@@ -97,6 +101,8 @@ bool key_was_cancelled(const struct node *n, const struct request_key *key, uint
 struct logprob_rows rows_from(const struct logprob_rows *rows, uint32_t first);
 
 /* hybrid.c */
+/* Its prompt is no longer waited for: it has a token, or has ended. */
+void job_is_served(struct job *j);
 extern const struct service_ops hybrid_ops;
 void hybrid_news(struct job *j, const struct sequence_view *v);
 

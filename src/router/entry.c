@@ -63,10 +63,18 @@ void entry_cancel_on_nodes(const struct entry *e)
     cancel_attempt(e, &e->leaving);
 }
 
+void entry_is_served(struct entry *e)
+{
+    if (e->unserved)
+        e->router->n_unserved_tokens -= e->request->resume.n_prompt;
+    e->unserved = false;
+}
+
 static void entry_free(struct entry *e)
 {
     struct router *r = e->router;
 
+    entry_is_served(e);
     entry_remove(e);
     r->n_entries--;
     r->n_queued -= e->state == ENTRY_QUEUED;
@@ -312,6 +320,10 @@ static bool merge_tokens(struct entry *e, const struct wire_result *m)
     }
     if (e->n_ids > n_before)
         costs_progress(e, clock_now_ms());
+    if (e->unserved && e->n_ids) {
+        rate_done(&e->router->serving, e->request->resume.n_prompt);
+        entry_is_served(e);
+    }
     if (e->n_ids > n_before && !e->closing) {
         const uint32_t skip = n_before - m->start;
         struct logprob_rows rows = {0};

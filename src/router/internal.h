@@ -2,6 +2,7 @@
 #ifndef BATON_ROUTER_INTERNAL_H
 #define BATON_ROUTER_INTERNAL_H
 
+#include "base/rate.h"
 #include "base/ring.h"
 #include "router/router.h"
 
@@ -107,6 +108,7 @@ struct entry {
     enum status interrupted_by;
     int64_t submitted_ms, queued_ms, not_before_ms, deadline_ms;
     uint64_t journal_bytes;
+    bool unserved; /* counted among router.n_unserved_tokens */
     bool closing;
     bool in_result; /* a result is being shown: who cancels now leaves the freeing to entry_result()
                      */
@@ -120,6 +122,8 @@ struct router {
     struct entry *first, *last; /* queued ones in order of service: resumed ones first */
     uint32_t n_entries, n_queued;
     uint64_t journal_bytes;
+    uint64_t n_unserved_tokens; /* of the prompts of requests that have no token yet */
+    struct rate serving;        /* of them, while there are any */
     uint64_t epoch, next_number;
     uint32_t n_sent; /* attempts: whose turn it is */
     struct net_timer timer;
@@ -163,6 +167,8 @@ void entry_result(struct entry *e, const char *node_id, const struct wire_result
 void entry_node_lost(struct entry *e, const struct wire_hello *node, bool died, int64_t now_ms);
 /* The client has read so much: the nodes may generate more. */
 void entry_taken(struct entry *e, uint32_t n_tokens);
+/* Its prompt is no longer waited for: it has a token, or has ended. */
+void entry_is_served(struct entry *e);
 /* Before an attempt is sent: the next number, and what streams on from a node that drains. */
 void entry_begin_attempt(struct entry *e, bool moves);
 

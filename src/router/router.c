@@ -37,6 +37,10 @@ static enum status submit(struct service *s, struct request *request, struct req
     if (r->n_queued >= r->options.max_waiting)
         return fail(STATUS_QUEUE_FULL, "%u requests are waiting, %u may", r->n_queued,
                     r->options.max_waiting);
+    TRY(rate_admit(&r->serving, r->n_unserved_tokens,
+                   1e-3 * (double)(m->deadline_ms
+                                       ? MIN(m->deadline_ms, (uint64_t)r->options.queue_timeout_ms)
+                                       : r->options.queue_timeout_ms)));
     if (r->journal_bytes + bytes > r->options.max_journal_bytes)
         return fail(STATUS_QUEUE_FULL, "the requests in flight fill the journal of %llu bytes",
                     (unsigned long long)r->options.max_journal_bytes);
@@ -70,6 +74,8 @@ static enum status submit(struct service *s, struct request *request, struct req
     r->journal_bytes += bytes;
     r->n_entries++;
     r->n_queued++;
+    r->n_unserved_tokens += m->n_prompt;
+    e->unserved = true;
     metric_add(r->metrics.n_requests, 1);
     entry_append(r, e, false);
     entry_note(e, "new", "submit", "queued");
@@ -111,10 +117,11 @@ static void capacity(struct service *s, struct service_capacity *out)
 {
     struct router *r = (struct router *)s;
 
-    *out = (struct service_capacity){.n_running = r->n_entries - r->n_queued,
-                                     .n_waiting = r->n_queued,
-                                     .max_waiting = r->options.max_waiting,
-                                     .retry_after_s = 1};
+    *out = (struct service_capacity){
+        .n_running = r->n_entries - r->n_queued,
+        .n_waiting = r->n_queued,
+        .max_waiting = r->options.max_waiting,
+        .retry_after_s = rate_retry_after_s(&r->serving, (double)r->n_unserved_tokens)};
 }
 
 static enum status readiness(struct service *s)
@@ -178,6 +185,8 @@ static void stats(struct service *s, service_stat_visitor *visit, void *context)
     visit(context, "", "requests", NULL, r->n_entries);
     visit(context, "", "waiting", NULL, r->n_queued);
     visit(context, "", "journal_bytes", NULL, (double)r->journal_bytes);
+    visit(context, "", "waiting_prompt_tokens", NULL, (double)r->n_unserved_tokens);
+    visit(context, "", "prompt_tokens_a_second", NULL, r->serving.work_a_second);
     visit(context, "", "tokens", NULL, (double)r->n_tokens);
     visit(context, "", "handed_off", NULL, (double)r->n_handed_off);
     visit(context, "", "resumed", NULL, (double)r->n_retries);
@@ -342,6 +351,7 @@ static void tick(void *context)
 {
     struct router *r = context;
 
+    rate_look(&r->serving, r->n_unserved_tokens > 0, clock_now_ms());
     let_unused_go(r);
     note_nodes(r); /* a lost link is still among them while its loss is told */
     if (dispatch_possible(r, 1) == STATUS_OK)

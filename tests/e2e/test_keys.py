@@ -315,3 +315,25 @@ def test_admin_key():
         assert decode.request("GET", "/readyz")[0] == 503
     finally:
         decode.stop()
+
+
+def test_who_cannot_be_served_in_time_is_told_at_once(cluster):
+    """Many long prompts wait; a request that may not wait so long is refused before it is accepted."""
+    def long_prompt(i):
+        body = {"prompt": [[1000 + (j * 37 + (77 + i) * 1009) % 40000 for j in range(600)]], "max_tokens": 2}
+        assert cluster.request("POST", "/v1/completions", body)[0] == 200
+
+    threads = [threading.Thread(target=long_prompt, args=(i,)) for i in range(24)]
+    for t in threads:
+        t.start()
+    try:
+        wait_until(lambda: cluster.router.stats()["prompt_tokens_a_second"] > 0, "a rate is known", 30, every=0.05)
+        assert cluster.router.stats()["waiting_prompt_tokens"] > 1200
+        status, headers, data = cluster.request("POST", "/v1/completions", {"prompt": "Once", "max_tokens": 2}, {"x-baton-deadline-ms": "50"})
+        assert status == 429 and json.loads(data)["error"]["code"] == "queue_full", data
+        assert int(headers["Retry-After"]) >= 1 and "are waiting to be read" in json.loads(data)["error"]["message"]
+    finally:
+        for t in threads:
+            t.join()
+    assert cluster.router.stats()["waiting_prompt_tokens"] == 0
+    assert ask(cluster, None, "Once", 2)[0] == 200
