@@ -119,6 +119,30 @@ def router(a, report):
     report["router"] = {"us_a_token": spent / n * 1e6, "tokens": n}
 
 
+def draw(report, path):
+    """The overlap: when the first and the second token come."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.fonttype"], plt.rcParams["svg.hashsalt"] = "none", "baton"
+    rows = [(k.split()[1], v) for k, v in report.items() if k.startswith("overlap ")]
+    figure, axes = plt.subplots(1, len(rows), figsize=(4 * len(rows), 2.2), layout="constrained")
+    for axis, (prompt, v) in zip(axes, rows):
+        for y, which in enumerate(("split", "single")):
+            first, second = v[f"first_{which}"], v[f"second_{which}"]
+            axis.barh(y, first, color="#9bbbe0", label="to the first token" if y else None)
+            axis.barh(y, second - first, left=first, color="#d9772b", label="to the second" if y else None)
+            axis.text(second, y, f" +{second - first:.0f} ms", va="center", fontsize=8)
+        axis.set_yticks((0, 1), ("prefill and\ndecode node", "one process"), fontsize=8)
+        axis.set_xlim(0, 1.18 * max(v["second_split"], v["second_single"]))
+        axis.set_title(f"{prompt} tokens, a decode step is {v['step']:.0f} ms", fontsize=9)
+        axis.set_xlabel("ms", fontsize=8)
+    axes[0].legend(fontsize=7, loc="lower right")
+    figure.savefig(path, metadata={"Date": None})
+
+
 PARTS = {f.__name__: f for f in (transfer, overlap, delta, burst, router)}
 
 
@@ -130,6 +154,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=10, help="how long the router is watched")
     parser.add_argument("--tls", action="store_true", help="the cluster's links are TLS")
+    parser.add_argument("--plot", help="an SVG of the overlap (needs matplotlib)")
     parser.add_argument("--save", help="a JSON file for the figures")
     a = parser.parse_args()
     os.environ["BATON_MODEL"] = a.model
@@ -139,6 +164,8 @@ def main():
             parser.error(f"there is no part {name}; there are {', '.join(PARTS)}")
         PARTS[name](a, report)
         sys.stdout.flush()
+    if a.plot and "overlap" in a.only:
+        draw(report, a.plot)
     if a.save:
         pathlib.Path(a.save).write_text(json.dumps(report, indent=1) + "\n")
 
