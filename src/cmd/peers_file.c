@@ -37,7 +37,6 @@ static enum status add_line(char *line, const char *path, uint32_t number, struc
 
 enum status peers_read(const char *path, struct peers *out)
 {
-    static struct peers p; /* large; the loop's thread alone reads */
     char line[512];
     uint32_t number = 0;
     enum status status = STATUS_OK;
@@ -45,14 +44,12 @@ enum status peers_read(const char *path, struct peers *out)
 
     if (!f)
         return fail(STATUS_USAGE, "--peers: %s: %s", path, strerror(errno));
-    p = (struct peers){0};
+    out->prefill.n = out->decode.n = 0;
     while (status == STATUS_OK && fgets(line, sizeof line, f))
-        status = add_line(line, path, ++number, &p);
+        status = add_line(line, path, ++number, out);
     if (status == STATUS_OK && ferror(f))
         status = fail(STATUS_IO, "--peers: %s: %s", path, strerror(errno));
     fclose(f);
-    if (status == STATUS_OK)
-        *out = p;
     return status;
 }
 
@@ -76,24 +73,50 @@ static bool has_changed(struct peers_watch *w)
     return changed;
 }
 
+static void read_on_a_thread(struct net_work *work)
+{
+    struct peers_watch *w =
+        (struct peers_watch *)((char *)work - offsetof(struct peers_watch, work));
+
+    w->read_status = peers_read(w->path, &w->fresh);
+    /* an editor that writes in place leaves it empty for a moment */
+    if (w->read_status == STATUS_OK && !w->fresh.prefill.n && !w->fresh.decode.n)
+        w->read_status = fail(STATUS_USAGE, "%s names no node", w->path);
+    if (w->read_status != STATUS_OK)
+        snprintf(w->read_message, sizeof w->read_message, "%s", status_message());
+}
+
+static void take_what_was_read(struct net_work *work)
+{
+    struct peers_watch *w =
+        (struct peers_watch *)((char *)work - offsetof(struct peers_watch, work));
+
+    w->reading = false;
+    if (w->stopped)
+        return;
+    if (w->read_status == STATUS_OK) {
+        w->now = w->fresh;
+        log_event(LOG_INFO, "peers", "file=%s prefill=%u decode=%u", w->path, w->now.prefill.n,
+                  w->now.decode.n);
+        w->changed(w->context, &w->now);
+    } else {
+        log_event(LOG_WARN, "peers file not read, the old peers stay", "error=" LOG_Q,
+                  log_quote(w->read_message));
+    }
+    if (w->read_again)
+        peers_reread(w);
+}
+
+/* Not on the loop's thread: a name server that is slow to answer must not cost a link. */
 void peers_reread(struct peers_watch *w)
 {
-    struct peers fresh;
-    enum status status = peers_read(w->path, &fresh);
-
-    /* an editor that writes in place leaves it empty for a moment */
-    if (status == STATUS_OK && !fresh.prefill.n && !fresh.decode.n)
-        status = fail(STATUS_USAGE, "%s names no node", w->path);
-    if (status == STATUS_OK)
-        w->now = fresh;
-    if (status != STATUS_OK) {
-        log_event(LOG_WARN, "peers file not read, the old peers stay", "error=" LOG_Q,
-                  log_quote(status_message()));
+    w->read_again = w->reading;
+    if (w->reading)
         return;
-    }
-    log_event(LOG_INFO, "peers", "file=%s prefill=%u decode=%u", w->path, w->now.prefill.n,
-              w->now.decode.n);
-    w->changed(w->context, &w->now);
+    w->reading = true;
+    w->work.work = read_on_a_thread;
+    w->work.done = take_what_was_read;
+    net_work_submit(w->loop, &w->work);
 }
 
 static void look(void *context)
@@ -108,6 +131,7 @@ enum status peers_watch_start(struct peers_watch *w, struct net_loop *loop, cons
                               void (*changed)(void *context, const struct peers *p), void *context)
 {
     w->path = path;
+    w->loop = loop;
     w->changed = changed;
     w->context = context;
     has_changed(w);
@@ -119,4 +143,7 @@ enum status peers_watch_start(struct peers_watch *w, struct net_loop *loop, cons
 void peers_watch_stop(struct peers_watch *w)
 {
     net_timer_stop(&w->timer);
+    w->stopped = true;
+    while (w->reading)
+        net_loop_turn(w->loop);
 }

@@ -20,7 +20,7 @@ struct peer_addresses {
 struct peers {
     struct peer_addresses prefill, decode;
 };
-/* Errors: USAGE, naming file and line. Threads: the loop's. */
+/* May take as long as names take to resolve. Errors: USAGE, naming file and line. Threads: any. */
 enum status peers_read(const char *path, struct peers *out) WARN_UNUSED;
 
 struct peers_watch {
@@ -30,6 +30,13 @@ struct peers_watch {
     off_t size;
     struct timespec modified;
     uint32_t n_missing; /* looks in a row that found no file */
+    /* a reading under way, on a text thread */
+    struct net_loop *loop;
+    struct net_work work;
+    bool reading, read_again, stopped;
+    struct peers fresh;
+    enum status read_status;
+    char read_message[256];
     struct peers now;
     void (*changed)(void *context, const struct peers *p);
     void *context;
@@ -38,6 +45,7 @@ struct peers_watch {
 enum status peers_watch_start(struct peers_watch *w, struct net_loop *loop, const char *path,
                               void (*changed)(void *context, const struct peers *p),
                               void *context) WARN_UNUSED;
+/* Reads it whether it has changed or not; changed() follows in a later turn of the loop. */
 void peers_reread(struct peers_watch *w);
 void peers_watch_stop(struct peers_watch *w);
 
