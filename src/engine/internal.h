@@ -185,7 +185,15 @@ void sequence_release_pages(struct engine *e, struct sequence *s);
 void sequence_learn_names(struct sequence *s, uint32_t n_pages);
 enum status import_reserve(struct engine *e, struct sequence *s) WARN_UNUSED;
 
+/* step.c */
+void engine_run_step(struct engine *e);
+
 /* engine.c */
+void sequence_move_to(struct engine *e, struct sequence *s, enum sequence_state state);
+/* Appends a sampled id. goes_on: it was not the last. Errors: text_stream_feed()'s, with nothing
+ * appended. */
+enum status sequence_append_id(struct engine *e, struct sequence *s, uint32_t id,
+                               bool *goes_on) WARN_UNUSED;
 void engine_publish(struct engine *e, struct sequence *s);
 void sequence_end(struct engine *e, struct sequence *s, enum status status, const char *message);
 /* Ends a sequence whose pages nobody else uses; keeps the pages of one that the loop may be sending
