@@ -192,6 +192,13 @@ enum status call_make_choices(struct call *c, uint32_t n) WARN_UNUSED;
 
 /* ---- call.c ---- */
 void call_start(struct api *api, struct http_exchange *x, enum call_kind kind);
+/* The service's word about one choice, a struct choice. */
+void choice_event(void *context, const struct token_event *e);
+/* Ends a call with an error, before or within its answer, and frees it. param: the member that is
+ * at fault, or NULL. */
+void call_fail(struct call *c, enum status status, const char *param, const char *message);
+void call_free(struct call *c);
+void call_client_left(void *context); /* a struct call */
 void api_tick(void *context);
 void call_abandon(struct call *c); /* the api is being destroyed */
 
