@@ -141,6 +141,10 @@ enum status link_check_direction(const struct wire_hello *ours,
                                  const struct wire_hello *theirs) WARN_UNUSED;
 /* Logs (within reason) and counts that somebody was not let in. */
 void link_count_refusal(struct peer_link *link, enum status reason);
+/* hello.c */
+void link_say_hello(struct channel *c, struct peer_link *link, bool bulk);
+/* A frame before the link is up. */
+void link_hello_frame(struct peer_link *link, const struct wire_frame *f);
 void link_is_up(struct peer_link *link);
 void link_start_bulk_hello(struct peer_link *link, struct transport *t);
 
