@@ -204,29 +204,12 @@ enum status decode_open(struct node *n, struct peer_link *link, const struct wir
     return status;
 }
 
-static enum status begin_whole(struct node *n, struct wire_prefill_request *m, struct arena *arena)
+enum status decode_request(struct node *n, struct wire_prefill_request *m, struct arena *arena)
 {
     struct job *j;
 
-    if (n->n_jobs >= n->options.max_waiting + n->options.engine.n_slots)
-        return fail(STATUS_QUEUE_FULL, "%u requests are here already", n->n_jobs);
     TRY(job_begin(n, m, arena, SEQUENCE_WHOLE, &j));
     j->whole = j->asked_ready = j->committed = true; /* there is no hand-off to wait for */
     engine_submit(n->engine, j->sequence);
     return STATUS_OK;
-}
-
-enum status decode_request(struct node *n, struct peer_link *link, const struct wire_frame *f)
-{
-    struct wire_prefill_request m = {0};
-    struct arena arena = {0};
-    enum status status = wire_decode_prefill_request(f, &arena, &m);
-
-    if (status == STATUS_OK) {
-        const enum status refused = begin_whole(n, &m, &arena);
-        if (refused != STATUS_OK)
-            reply_failed(n, peer_link_id(link), &m.key, m.attempt, refused, status_message());
-    }
-    arena_deinit(&arena);
-    return status;
 }

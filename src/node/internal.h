@@ -122,13 +122,13 @@ void job_tell_prompt_rows(struct job *j, const struct sequence_view *v);
 struct wire_result job_tell_first_token(struct job *j, const struct sequence_view *v);
 
 /* prefill.c, decode.c */
-enum status prefill_request(struct node *n, struct peer_link *link,
-                            const struct wire_frame *f) WARN_UNUSED;
+enum status prefill_request(struct node *n, struct wire_prefill_request *m,
+                            struct arena *arena) WARN_UNUSED;
 void prefill_news(struct job *j, const struct sequence_view *v);
 void prefill_cancel(struct job *j);
 /* Whoever asked wants the whole answer from here. */
-enum status decode_request(struct node *n, struct peer_link *link,
-                           const struct wire_frame *f) WARN_UNUSED;
+enum status decode_request(struct node *n, struct wire_prefill_request *m,
+                           struct arena *arena) WARN_UNUSED;
 enum status decode_open(struct node *n, struct peer_link *link,
                         const struct wire_frame *f) WARN_UNUSED;
 void decode_news(struct job *j, const struct sequence_view *v);

@@ -232,29 +232,12 @@ void prefill_news(struct job *j, const struct sequence_view *v)
 
 /* ---- the request ---- */
 
-static enum status begin(struct node *n, struct wire_prefill_request *m, struct arena *arena)
+enum status prefill_request(struct node *n, struct wire_prefill_request *m, struct arena *arena)
 {
     struct job *j;
 
-    if (n->n_jobs >= n->options.max_waiting + n->options.engine.n_slots)
-        return fail(STATUS_QUEUE_FULL, "%u requests are here already", n->n_jobs);
     TRY(job_begin(n, m, arena, SEQUENCE_PREFILL, &j));
     j->needs_handoff = m->resume.max_tokens - m->resume.n_generated > 1;
     engine_submit(n->engine, j->sequence);
     return STATUS_OK;
-}
-
-enum status prefill_request(struct node *n, struct peer_link *link, const struct wire_frame *f)
-{
-    struct wire_prefill_request m = {0};
-    struct arena arena = {0};
-    enum status status = wire_decode_prefill_request(f, &arena, &m);
-
-    if (status == STATUS_OK) {
-        const enum status refused = begin(n, &m, &arena);
-        if (refused != STATUS_OK)
-            reply_failed(n, peer_link_id(link), &m.key, m.attempt, refused, status_message());
-    }
-    arena_deinit(&arena);
-    return status;
 }

@@ -138,6 +138,29 @@ static enum status on_credit(struct node *n, struct peer_link *link, const struc
     return STATUS_OK;
 }
 
+static enum status begin(struct node *n, struct wire_prefill_request *m, struct arena *arena)
+{
+    if (n->n_jobs >= n->options.max_waiting + n->options.engine.n_slots)
+        return fail(STATUS_QUEUE_FULL, "%u requests are here already", n->n_jobs);
+    return n->options.role == NODE_PREFILL ? prefill_request(n, m, arena)
+                                           : decode_request(n, m, arena);
+}
+
+static enum status on_request(struct node *n, struct peer_link *link, const struct wire_frame *f)
+{
+    struct wire_prefill_request m = {0};
+    struct arena arena = {0};
+    enum status status = wire_decode_prefill_request(f, &arena, &m);
+
+    if (status == STATUS_OK) {
+        const enum status refused = begin(n, &m, &arena);
+        if (refused != STATUS_OK)
+            reply_failed(n, peer_link_id(link), &m.key, m.attempt, refused, status_message());
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
 static enum status misplaced(const struct node *n, const struct wire_frame *f)
 {
     return fail(STATUS_BAD_MESSAGE, "a %s node does not take %s", node_role_name(n->options.role),
@@ -151,7 +174,7 @@ static enum status on_message(void *context, struct peer_link *link, const struc
 
     switch (f->type) {
     case WIRE_PREFILL_REQUEST:
-        return prefill ? prefill_request(n, link, f) : decode_request(n, link, f);
+        return on_request(n, link, f);
     case WIRE_DECODE_META:
         return prefill ? misplaced(n, f) : decode_open(n, link, f);
     case WIRE_DECODE_READY:
