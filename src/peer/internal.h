@@ -156,6 +156,8 @@ void bulk_receive_room(struct peer_link *link, char **base, size_t *len);
 enum status bulk_receive_arrived(struct peer_link *link, size_t n) WARN_UNUSED;
 void bulk_pump(struct peer_link *link);
 
+void hub_add_gauges(struct peer_hub *hub);
+void hub_remove_gauges(struct peer_hub *hub);
 /* By reason, in either direction. */
 void hub_count_refusal(struct peer_hub *hub, enum status reason);
 void dial_bulk(struct peer_link *link);
