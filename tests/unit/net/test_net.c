@@ -1,6 +1,7 @@
 /* net: tasks keep their order, listeners name what is taken, timers may be dropped at once. */
 #include "base/clock.h"
 #include "net/net.h"
+#include "net/transport.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -219,12 +220,101 @@ static void test_timers(void **state)
     net_loop_destroy(&l);
 }
 
+/* ---- registered memory ---- */
+
+struct far_end {
+    char *room;
+    size_t room_bytes, n_arrived;
+    enum status broken;
+};
+
+static void far_room(void *context, char **base, size_t *len)
+{
+    struct far_end *f = context;
+
+    *base = f->room;
+    *len = f->room_bytes;
+}
+
+static void far_arrived(void *context, size_t n)
+{
+    ((struct far_end *)context)->n_arrived += n;
+}
+
+static void far_broken(void *context, enum status status)
+{
+    ((struct far_end *)context)->broken = status;
+}
+
+static enum status written_as;
+static bool was_written;
+
+static void written(struct transport_write *w, enum status status)
+{
+    was_written = true;
+    written_as = status;
+}
+
+/* One write of len bytes; how it ended, once it has or the other end broke. */
+static enum status write_now(struct net_loop *l, struct transport *t, const void *data, size_t len,
+                             const struct far_end *f)
+{
+    static struct transport_write w; /* what is not delivered ends when the transport closes */
+    const struct iovec part = {.iov_base = (void *)data, .iov_len = len};
+
+    was_written = false;
+    w = (struct transport_write){.done = written};
+    transport_write(t, &part, 1, &w);
+    for (int i = 0; i < 100 && !was_written && !f->broken; i++)
+        net_loop_turn(l);
+    return was_written ? written_as : STATUS_CANCELLED;
+}
+
+/* What a transport that must map memory could not reach is found out by the one that need not. */
+static void test_registered_memory(void **state)
+{
+    enum { N = 3 * TRANSPORT_INLINE_BYTES };
+    static char pool[2][N], elsewhere[N];
+    struct far_end f = {.room = pool[1], .room_bytes = N};
+    const struct transport_events events = {
+        .room = far_room, .arrived = far_arrived, .broken = far_broken, .context = &f};
+    const struct transport_region regions[2] = {{pool[0], N}, {pool[1], N}};
+    struct transport *a, *b;
+    struct net_loop *l;
+
+    assert_int_equal(net_loop_create(&l), STATUS_OK);
+    assert_int_equal(transport_memory_pair(l, &a, &b), STATUS_OK);
+    transport_start(a, &events);
+    transport_start(b, &events);
+    assert_int_equal(write_now(l, a, elsewhere, N, &f), STATUS_OK); /* nothing is registered */
+    assert_int_equal(transport_register(a, &regions[0]), STATUS_OK);
+    assert_int_equal(transport_register(b, &regions[1]), STATUS_OK);
+    assert_int_equal(write_now(l, a, pool[0], N, &f), STATUS_OK);
+    assert_int_equal(write_now(l, a, pool[0] + N - 5000, 5000, &f), STATUS_OK);
+    assert_int_equal(write_now(l, a, elsewhere, TRANSPORT_INLINE_BYTES, &f), STATUS_OK);
+    assert_int_equal(f.n_arrived, 2 * N + 5000 + TRANSPORT_INLINE_BYTES);
+    assert_int_equal(write_now(l, a, elsewhere, N, &f), STATUS_CANCELLED);
+    assert_int_equal(write_now(l, a, pool[0] + N - 5000, 5001, &f), STATUS_CANCELLED);
+    assert_int_equal(f.broken, STATUS_OK);
+    f.room = elsewhere;
+    assert_int_equal(write_now(l, a, pool[0], N, &f), STATUS_CANCELLED);
+    assert_int_equal(f.broken, STATUS_INTERNAL);
+    for (int i = 0; i < TRANSPORT_MAX_REGIONS - 1; i++)
+        assert_int_equal(transport_register(a, &regions[0]), STATUS_OK);
+    assert_int_equal(transport_register(a, &regions[0]), STATUS_NO_MEMORY);
+    transport_close(&a);
+    transport_close(&b);
+    for (int i = 0; i < 5; i++)
+        net_loop_turn(l);
+    net_loop_destroy(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tasks_keep_order), cmocka_unit_test(test_work_runs_elsewhere),
         cmocka_unit_test(test_address_parse),    cmocka_unit_test(test_listener),
-        cmocka_unit_test(test_timers),
+        cmocka_unit_test(test_timers),           cmocka_unit_test(test_registered_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
