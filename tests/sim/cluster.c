@@ -50,6 +50,7 @@ static void start_router(struct process *p)
                                      .policy = cluster.policy,
                                      .max_waiting = 64,
                                      .max_journal_bytes = 64 << 20,
+                                     .max_local_tokens = 32,
                                      .queue_timeout_ms = 60000};
 
     if (router_create(&o, &p->router) != STATUS_OK) {
