@@ -35,8 +35,7 @@ struct tally costs_of(const struct router *r, const char *node_id)
 
 void costs_retry(struct entry *e, enum status reason, bool full, int64_t now_ms)
 {
-    const struct assignment *a = &e->now;
-    const char *owner = a->owner == OWNER_PREFILL ? a->prefill_node : a->decode_node;
+    const char *owner = assignment_owner(&e->now);
 
     if (*owner) {
         struct tally *t = tally_of(e->router, owner, now_ms);

@@ -152,7 +152,7 @@ struct router {
     uint64_t n_retries, n_requeued, n_inexact, n_tokens, n_handed_off, n_moved, n_poison, n_local;
 };
 
-/* entry.c: one request's life */
+/* entry.c, result.c: one request's life */
 void entry_append(struct router *r, struct entry *e, bool in_front);
 void entry_remove(struct entry *e);
 struct entry *entry_find(struct router *r, const struct request_key *key);
@@ -161,6 +161,13 @@ void entry_end(struct entry *e, enum status status, enum finish_reason finish, c
 /* Tries again elsewhere, from what the journal holds. The entry may be gone when this returns. */
 void entry_retry(struct entry *e, enum status reason, const char *message);
 void entry_cancel_on_nodes(const struct entry *e);
+void entry_cancel_attempt(const struct entry *e, const struct assignment *a);
+/* The newer attempt has its first token out: the node that drains is left. */
+void entry_leave(struct entry *e);
+/* Once its first token is out, the decode node may own a request whose prefill node has nothing
+ * more to say about it. A prefill node that still holds the pages finds another target; if it does
+ * not soon, there was nobody left to. */
+void entry_note_decode_link(struct entry *e, int64_t now_ms);
 void entry_result(struct entry *e, const char *node_id, const struct wire_result *m);
 /* A node is gone; died: with a broken connection, as a process that ends leaves it. The entry may
  * be gone when this returns. */
@@ -171,6 +178,11 @@ void entry_taken(struct entry *e, uint32_t n_tokens);
 void entry_is_served(struct entry *e);
 /* Before an attempt is sent: the next number, and what streams on from a node that drains. */
 void entry_begin_attempt(struct entry *e, bool moves);
+
+static inline const char *assignment_owner(const struct assignment *a)
+{
+    return a->owner == OWNER_PREFILL ? a->prefill_node : a->decode_node;
+}
 
 static inline const char *entry_label(const struct entry *e)
 {
