@@ -70,7 +70,7 @@ def split(a):
     cluster = Cluster(flags=("-np", a.streams + 2, "-c", a.context))
     cores = sorted(os.sched_getaffinity(0))
     try:
-        pin(cluster.prefill[0].pid, {cores[0]}, 5)
+        pin(cluster.prefill[0].pid, {cores[0]}, 10)
         pin(cluster.decode[0].pid, {cores[1 % len(cores)]})
         pin(cluster.router.pid, {cores[0]}, 0)
     except PermissionError as e:

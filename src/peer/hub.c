@@ -303,7 +303,7 @@ enum status peer_hub_dial_only(struct peer_hub *hub, const char *role,
 
 /* ---- accepting ---- */
 
-/* Whoever has been silent longest makes room for who comes. */
+/* The oldest connection that has not said who it is makes room for the next. */
 static void limit_strangers(struct peer_hub *hub)
 {
     struct peer_link *oldest = NULL;
