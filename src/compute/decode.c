@@ -93,33 +93,76 @@ static bool decode_q6_k(const uint8_t *p, int16_t *w, float *d)
     return finite(scale);
 }
 
-/* A block of floats as int16 with a power of two (EXACTNESS 3). */
-static bool decode_float_block(const uint8_t *p, bool bf16, uint32_t n, int16_t *w, float *d)
+/* A finite 16-bit float, in a form that compilers turn into vectors. */
+static inline float float_of(uint16_t h, bool bf16)
 {
-    float x[BLOCK] = {0};
-    uint32_t largest = 0;
+    if (bf16)
+        return bits_float((uint32_t)h << 16);
+    /* The exponent's other bias by a multiplication, which is right for denormals, too. */
+    float magnitude = bits_float((uint32_t)(h & 0x7FFF) << 13) * 0x1p112f;
+    return bits_float(float_bits(magnitude) | (uint32_t)(h & 0x8000) << 16);
+}
 
-    for (uint32_t i = 0; i < n; i++) {
-        x[i] = bf16 ? bits_float((uint32_t)load_u16(p + 2 * i) << 16) : load_half(p + 2 * i);
-        largest = MAX(largest, float_bits(x[i]) & 0x7FFFFFFFu);
-    }
-    if (largest >= 0x7F800000u)
-        return false;
-    /* The exponent of a denormal too: scaling up first is exact. */
-    double value = (double)bits_float(largest), s = 1, inverse = 1;
-    if (largest) {
-        uint64_t u;
+/* 2^(e - 12) and 2^(12 - e), e the exponent of the largest. */
+static double block_power(float largest, double *inverse)
+{
+    double value = (double)largest, s = 1;
+    uint64_t u;
+
+    *inverse = 1;
+    if (largest > 0) {
         memcpy(&u, &value, sizeof u);
-        u = ((u >> 52) - 12) << 52; /* 2^(e - 12): a double has no denormals here */
-        memcpy(&s, &u, sizeof s);
-        inverse = 1 / s; /* a power of two, too */
+        u = (u >> 52) - 12; /* a double has no denormals here */
+        uint64_t bits = u << 52, inverse_bits = (2046 - u) << 52;
+        memcpy(&s, &bits, sizeof s);
+        memcpy(inverse, &inverse_bits, sizeof *inverse);
     }
-    for (uint32_t i = 0; i < BLOCK; i++) {
-        double q = (double)x[i] * inverse + 0x1.8p52; /* to nearest even */
+    return s;
+}
+
+/* A block of floats as int16 with a power of two (EXACTNESS 3). */
+static inline bool decode_float_block(const uint16_t *h, bool bf16, int16_t *w, float *d)
+{
+    int16_t largest = 0;
+    double inverse;
+
+    for (int i = 0; i < BLOCK; i++) {
+        int16_t magnitude = (int16_t)(h[i] & 0x7FFF);
+        largest = MAX(largest, magnitude);
+    }
+    if (largest >= (bf16 ? 0x7F80 : 0x7C00))
+        return false;
+    *d = (float)block_power(float_of((uint16_t)largest, bf16), &inverse);
+    if (inverse < 0x1p126) {
+        /* Exact, or so small that it is zero. To nearest even by a number whose last bit is 1. */
+        const float by = (float)inverse;
+        for (int i = 0; i < BLOCK; i++)
+            w[i] = (int16_t)(float_bits(float_of(h[i], bf16) * by + 0x1.8p23f) - 0x4B400000u);
+        return true;
+    }
+    for (int i = 0; i < BLOCK; i++) {
+        double q = (double)float_of(h[i], bf16) * inverse + 0x1.8p52;
         w[i] = (int16_t)(q - 0x1.8p52);
     }
-    *d = (float)s;
     return true;
+}
+
+static bool decode_float_row(const uint8_t *p, bool bf16, uint32_t k, int16_t *w, float *d)
+{
+    bool ok = true;
+
+    for (; k > 0; w += BLOCK, d++, p += 2 * BLOCK) {
+        uint16_t h[BLOCK];
+        if (k >= BLOCK) {
+            memcpy(h, p, sizeof h);
+        } else {
+            memset(h, 0, sizeof h);
+            memcpy(h, p, 2 * (size_t)k);
+        }
+        ok &= bf16 ? decode_float_block(h, true, w, d) : decode_float_block(h, false, w, d);
+        k -= MIN(k, BLOCK);
+    }
+    return ok;
 }
 
 /* A block of 32 of the types whose scales are plain f16. */
@@ -177,12 +220,8 @@ bool decode_row(const struct compute_matrix *matrix, const void *row, struct raw
 
     if (type == DTYPE_F32)
         return decode_floats(p, k, raw->values + (size_t)i * raw->stride);
-    if (matrix->form == WEIGHT_I16) {
-        for (uint32_t b = 0; b < n_blocks; b++)
-            ok &= decode_float_block(p + 64 * (size_t)b, type == DTYPE_BF16,
-                                     MIN(BLOCK, k - b * BLOCK), w + b * BLOCK, d + b);
-        return ok;
-    }
+    if (matrix->form == WEIGHT_I16)
+        return decode_float_row(p, type == DTYPE_BF16, k, w, d);
     if (matrix->scales != SCALES_K) {
         for (uint32_t b = 0; b < n_blocks; b++, p += block_bytes)
             ok &= decode_simple(type, p, w + b * BLOCK, d + b, m + b);

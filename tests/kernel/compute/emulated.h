@@ -71,7 +71,6 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i u8, __m256i s8)
 #define avx512vnni_matmul emulated_avx512vnni_matmul
 #define avx512vnni_matmul_float emulated_avx512vnni_matmul_float
 #define avx512vnni_matmul_scratch emulated_avx512vnni_matmul_scratch
-#define avx512vnni_finish emulated_avx512vnni_finish
 #define compute_tier_avx512 compute_tier_avx512_emulated
 #define avx512_panel_bytes emulated_avx512_panel_bytes
 #define avx512_pack emulated_avx512_pack
@@ -82,7 +81,6 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i u8, __m256i s8)
 #define avx512_matmul_scratch emulated_avx512_matmul_scratch
 #define avx512_attention emulated_avx512_attention
 #define avx512_attention_merge emulated_avx512_attention_merge
-#define avx512_finish emulated_avx512_finish
 #define compute_tier_avxvnni compute_tier_avxvnni_emulated
 #define avxvnni_panel_bytes emulated_avxvnni_panel_bytes
 #define avxvnni_pack emulated_avxvnni_pack
@@ -91,6 +89,5 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i u8, __m256i s8)
 #define avxvnni_matmul emulated_avxvnni_matmul
 #define avxvnni_matmul_float emulated_avxvnni_matmul_float
 #define avxvnni_matmul_scratch emulated_avxvnni_matmul_scratch
-#define avxvnni_finish emulated_avxvnni_finish
 
 #endif

@@ -111,8 +111,6 @@ bool avx2_quantise(struct compute_acts *a, uint32_t row, const float *x);
 void avx2_matmul(const struct matmul_task *t);
 uint64_t avx2_matmul_scratch(const struct compute_matrix *m);
 void avx2_matmul_float(const struct matmul_task *t);
-void avx2_finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
-                 uint32_t n);
 void avx2_attention(const struct attention_task *t);
 void avx2_attention_merge(const float *parts, uint32_t n, uint32_t head_dim, float *out);
 bool avx2_rms_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y);

@@ -10,7 +10,5 @@ void avx512vnni_matmul(const struct matmul_task *t);
 void avx512vnni_matmul_float(const struct matmul_task *t);
 uint64_t avx512vnni_matmul_scratch(const struct compute_matrix *m);
 uint64_t avx512vnni_peak(enum compute_unit unit, uint32_t rounds);
-void avx512vnni_finish(const struct compute_product *p, const float *y, uint32_t row,
-                       uint32_t output, uint32_t n);
 
 #endif

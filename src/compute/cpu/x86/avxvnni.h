@@ -21,7 +21,5 @@ void avxvnni_matmul(const struct matmul_task *t);
 void avxvnni_matmul_float(const struct matmul_task *t);
 uint64_t avxvnni_matmul_scratch(const struct compute_matrix *m);
 uint64_t avxvnni_peak(enum compute_unit unit, uint32_t rounds);
-void avxvnni_finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
-                    uint32_t n);
 
 #endif

@@ -426,7 +426,7 @@ static uint32_t unpacked_bytes(enum weight_form form)
     return UNPACKED_BYTES;
 }
 
-static uint32_t rows_worth_unpacking(enum weight_form form)
+static uint32_t rows_worth_unpacking(const struct compute_matrix *m)
 {
     return 2 * TILE + 1;
 }

@@ -521,10 +521,11 @@ static const struct kernels {
 };
 
 /* From so many rows on a panel is unpacked first. Bits of 5- and 6-bit weights are put together
- * again for every two rows; 8-bit weights only get wider. */
-static uint32_t rows_worth_unpacking(enum weight_form form)
+ * again for every two rows; K-quants' scales become f32 for every tile; other 4-bit weights come
+ * apart at once, and 8-bit weights only get wider. */
+static uint32_t rows_worth_unpacking(const struct compute_matrix *m)
 {
-    return form == WEIGHT_S8 ? 32 : form == WEIGHT_U4 ? 12 : 3;
+    return m->form == WEIGHT_U5 || m->form == WEIGHT_U6 ? 3 : m->scales == SCALES_K ? 12 : 32;
 }
 
 #include "compute/cpu/x86/matmul_task.h"

@@ -1,4 +1,5 @@
 /* A task of 16-bit or f32 weights, whatever its kernels (see matmul_task.h). */
+#include "compute/cpu/x86/finish.h"
 
 void X86(matmul_float)(const struct matmul_task *t)
 {
@@ -18,8 +19,7 @@ void X86(matmul_float)(const struct matmul_task *t)
                                                                  m->k, y);
             for (uint32_t p = 0; p < panels; p++) {
                 uint32_t output = (panel + p) * LANES, n = MIN(LANES, m->n_outputs - output);
-                for (uint32_t i = 0; i < rows; i++)
-                    X86(finish)(t->product, y[p][i], row + i, output, n);
+                finish(t->product, y[p], row, rows, output, n);
             }
         }
     }

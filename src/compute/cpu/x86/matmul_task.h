@@ -1,28 +1,9 @@
 /* A task of quantised weights, whatever its kernels: panels by two, unpacked first when many rows
  * read them. The tier that includes this has X86(name), TILE, the words of vector256.h or
- * vector512.h, its kernels, and unpacked_bytes() of a block and rows_worth_unpacking() of a form.
+ * vector512.h, its kernels, and unpacked_bytes() of a block and rows_worth_unpacking() of a matrix.
  */
 
-/* Bias, then residual, of up to a vector's outputs. */
-void X86(finish)(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
-                 uint32_t n)
-{
-    float *to = p->y + row * p->y_stride + output;
-
-    if (n == LANES) {
-        lanes_f v = F_LOAD(y);
-        if (p->bias)
-            v = F_ADD(v, F_LOAD(p->bias + output));
-        if (p->residual)
-            v = F_ADD(F_LOAD(to), v);
-        F_STORE(to, v);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        float v = p->bias ? y[i] + p->bias[output + i] : y[i];
-        to[i] = p->residual ? to[i] + v : v;
-    }
-}
+#include "compute/cpu/x86/finish.h"
 
 static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
                      const uint8_t *const *w, uint32_t panel, uint32_t panels, uint64_t ahead)
@@ -38,8 +19,7 @@ static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
                           t->matrix->k, y);
         for (uint32_t p = 0; p < panels; p++) {
             uint32_t output = (panel + p) * LANES, n = MIN(LANES, t->matrix->n_outputs - output);
-            for (uint32_t i = 0; i < rows; i++)
-                X86(finish)(t->product, y[p][i], row + i, output, n);
+            finish(t->product, y[p], row, rows, output, n);
         }
     }
 }
@@ -60,7 +40,7 @@ void X86(matmul)(const struct matmul_task *t)
     }
     while (k->type != m->type)
         k++;
-    bool unpack_first = t->row_end - t->row_begin >= rows_worth_unpacking(m->form);
+    bool unpack_first = t->row_end - t->row_begin >= rows_worth_unpacking(m);
     uint64_t unpacked = (uint64_t)m->n_blocks * unpacked_bytes(m->form);
     for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
         uint32_t panels = MIN(2, t->panel_end - panel);
