@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 static enum status no_such_tier(const char *name, const struct tier *(*at)(uint32_t i))
 {
@@ -104,13 +107,30 @@ uint64_t compute_progress(const struct compute *c)
     return atomic_load(&c->progress);
 }
 
+/* Big things begin where a huge page may. */
+static void *map_aligned(size_t bytes)
+{
+    size_t unit = bytes < HUGE_PAGE_BYTES ? 0 : HUGE_PAGE_BYTES;
+    uint8_t *p =
+        mmap(NULL, bytes + unit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED || unit == 0)
+        return p;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), kept = (bytes + page - 1) / page * page,
+           before = (unit - (uintptr_t)p % unit) % unit;
+    if (before > 0)
+        munmap(p, before);
+    munmap(p + before + kept, unit - before); /* at least a page */
+    return p + before;
+}
+
 void *compute_alloc(struct compute *c, uint64_t bytes)
 {
     (void)c;
     void *p = MAP_FAILED;
 
     if (bytes && bytes <= SIZE_MAX / 2)
-        p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        p = map_aligned((size_t)bytes);
     if (p == MAP_FAILED) {
         fail(STATUS_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
         return NULL;

@@ -245,6 +245,12 @@ static inline const void *kv_slab(const struct compute_batch *b, const struct pa
            layer * kv_slab_bytes(b->kv->geometry);
 }
 
+/* ---- weights.c ---- */
+
+/* Zeroed, 64-byte aligned; NULL when there is none. Given back before the compute is. */
+void *weights_alloc(struct compute *c, uint64_t bytes);
+void weights_free(struct compute *c, void *p);
+
 /* ---- parts of matrix.c that the self test and the kernel tests use without workers ---- */
 
 void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_outputs, uint32_t k,
@@ -323,10 +329,12 @@ struct op {
 };
 
 struct pool;
+struct weight_chunk;
 struct compute {
     struct compute_ops ops;
     struct pool *pool;
     uint32_t n_threads;
+    struct weight_chunk *weights; /* newest first */
     struct compute_batch batch;
     struct op *list;
     uint32_t n_ops, max_ops;

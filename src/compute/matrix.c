@@ -169,7 +169,7 @@ enum status compute_matrix_create(struct compute *c, const char *name, enum dtyp
     matrix_describe(&c->ops, type, n_outputs, k, m);
     enum status status = STATUS_OK;
     if (!mul_u64(m->panel_bytes, m->n_panels, &m->n_bytes) ||
-        !(m->data = compute_alloc(c, m->n_bytes)))
+        !(m->data = weights_alloc(c, m->n_bytes)))
         status = fail(STATUS_NO_MEMORY, "no memory for the packed weights of %s", name);
     if (status == STATUS_OK)
         status = pack_all(c, name, m, data);
@@ -185,8 +185,7 @@ void compute_matrix_destroy(struct compute *c, struct compute_matrix **m)
 {
     if (!*m)
         return;
-    if ((*m)->data)
-        compute_free(c, (*m)->data, (*m)->n_bytes);
+    weights_free(c, (*m)->data);
     free(*m);
     *m = NULL;
 }

@@ -2,6 +2,7 @@
  * hurt; and each row alone against the same row in a batch. */
 #include "tiers.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -203,6 +204,49 @@ static void test_packed_bytes(void **state)
         }
 }
 
+static double double_of(uint16_t h, bool bf16)
+{
+    return bf16 ? (double)bits_float((uint32_t)h << 16) : (double)half_to_float(h);
+}
+
+/* Every finite 16-bit float, beside block maxima of every exponent: the packed integers are those
+ * of the contract, worked out in double. */
+static void test_float_blocks(void **state)
+{
+    struct compute_ops ref = reference();
+
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        enum dtype type = bf16 ? DTYPE_BF16 : DTYPE_F16;
+        const uint32_t infinity = bf16 ? 0x7F80 : 0x7C00, mantissa = bf16 ? 7 : 10;
+        struct compute_matrix m = {0};
+        struct raw_rows raw = {0};
+        matrix_describe(&ref, type, 1, BLOCK, &m);
+        assert_int_equal(raw_init(&raw, &m, 1), STATUS_OK);
+        for (uint32_t first = 0; first < infinity; first += 13) {
+            for (uint32_t above = 0; above < 16; above += 3) {
+                uint16_t h[BLOCK];
+                uint32_t top = MIN(first + (above << mantissa) + 5, infinity - 1);
+                for (uint32_t i = 0; i < BLOCK; i++)
+                    h[i] = (uint16_t)(MIN(first + i, top) | (i & 1) << 15);
+                h[7] = (uint16_t)top;
+                assert_true(decode_row(&m, h, &raw, 0));
+                /* The largest has 13 bits, and all are the nearest multiples of the power. */
+                double s = (double)raw.d[0], largest = fabs(double_of(h[7], bf16));
+                assert_true(largest < s * 8192 && (largest >= s * 4096 || s == 0));
+                for (uint32_t i = 0; i < BLOCK && s > 0; i++) {
+                    double q = double_of(h[i], bf16) / s, w = raw.w[i];
+                    assert_true(fabs(q - w) < 0.5 || (fabs(q - w) == 0.5 && raw.w[i] % 2 == 0));
+                }
+            }
+        }
+        uint16_t bad[BLOCK] = {0};
+        bad[BLOCK - 1] = (uint16_t)(infinity | 0x8000);
+        assert_false(decode_row(&m, bad, &raw, 0));
+        raw_deinit(&raw);
+    }
+}
+
 /* Out of range anywhere in a row is seen, in every form; at the limit and below it is not. */
 static void test_range(void **state)
 {
@@ -256,9 +300,8 @@ static void test_digest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_digest),
-        cmocka_unit_test(test_packed_bytes),
-        cmocka_unit_test(test_range),
+        cmocka_unit_test(test_digest),       cmocka_unit_test(test_packed_bytes),
+        cmocka_unit_test(test_float_blocks), cmocka_unit_test(test_range),
         cmocka_unit_test(test_matmul),
     };
 

@@ -44,6 +44,34 @@ static void test_workers(void **state)
     }
 }
 
+/* Packed weights share chunks, and leave nothing behind, in whatever order they go. */
+static void test_weights(void **state)
+{
+    static const uint64_t sizes[] = {1, 64, 100000, 40u << 20, 20u << 20, 20u << 20, 4096, 65};
+    uint8_t *p[ARRAY_LENGTH(sizes)];
+    struct compute *c = NULL;
+
+    (void)state;
+    assert_int_equal(compute_create(1, "ref", &c), STATUS_OK);
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++) {
+        p[i] = weights_alloc(c, sizes[i]);
+        assert_non_null(p[i]);
+        assert_int_equal((uintptr_t)p[i] % 64, 0);
+        assert_true(p[i][0] == 0 && p[i][sizes[i] - 1] == 0);
+        memset(p[i], (int)i + 1, sizes[i]);
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
+        assert_true(p[i][0] == i + 1 && p[i][sizes[i] - 1] == i + 1);
+    assert_null(weights_alloc(c, 0));
+    assert_null(weights_alloc(c, UINT64_MAX));
+    assert_null(weights_alloc(c, UINT64_MAX / 2));
+    for (size_t i = 0; i < ARRAY_LENGTH(sizes); i++)
+        weights_free(c, p[i * 3 % ARRAY_LENGTH(sizes)]);
+    weights_free(c, NULL);
+    assert_null(c->weights);
+    compute_destroy(&c);
+}
+
 static struct compute_ops broken_ops;
 
 static bool broken_norm(const float *x, const float *weight, float epsilon, uint32_t n, float *y)
@@ -113,9 +141,8 @@ static void test_dropped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiers),
-        cmocka_unit_test(test_workers),
-        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_tiers),   cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_weights), cmocka_unit_test(test_broken),
         cmocka_unit_test(test_dropped),
     };
 
