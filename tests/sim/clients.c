@@ -36,6 +36,7 @@ struct client {
 static struct client clients[MAX_CLIENTS];
 static uint32_t n_clients, n_left; /* that are not through */
 struct client_figures client_figures;
+int64_t clients_first_ns, clients_spread_ns;
 
 enum { MAX_REFUSALS = 300 };
 
@@ -279,8 +280,9 @@ static void crash(struct client *c, struct process *p)
     if (p->wants_to_die || !p->alive || p->kind == PROCESS_ROUTER || p->dying)
         return;
     p->wants_to_die = true;
-    /* at its import a prefill node offers it to a second target before the router can know */
-    if (++c->n_crashed > (c->poison == POISON_IMPORT ? 3u : 2u) && !faults_are_a_storm())
+    /* at its import, or before that is answered, a prefill node offers it to a second target
+     * before the router can know */
+    if (++c->n_crashed > (c->poison == POISON_PREFILL ? 2u : 3u) && !faults_are_a_storm())
         bad(c, "crashed one node more than it may");
 }
 
@@ -311,14 +313,16 @@ static void ask(struct client *c)
 {
     const uint32_t context = cluster.context_tokens, base = sim_below(4);
     struct resume *r = &c->asked;
-    const bool is_long = context >= 2048 && sim_chance(20);
+    const bool is_long = context >= 2048 && sim_chance(30);
 
     r->n_prompt = 1 + sim_below(sim_chance(50) ? context / 2 : MIN(context / 2, 40u));
     const uint32_t n_shared = sim_chance(60) ? sim_below(r->n_prompt + 1) : 0;
     r->prompt_ids = calloc(r->n_prompt, sizeof *r->prompt_ids);
     for (uint32_t i = 0; i < r->n_prompt; i++)
         r->prompt_ids[i] = i < n_shared ? (base * 7919 + i * (31 + base)) % 251 : sim_below(256);
-    r->max_tokens = 1 + sim_below(is_long ? context / 2 : sim_chance(20) ? 4 : 60);
+    r->max_tokens = is_long          ? context / 2 + sim_below(400)
+                    : sim_chance(15) ? 1 + sim_below(4)
+                                     : 1 + sim_below(sim_chance(50) ? 60 : 200);
     r->max_tokens = MIN(r->max_tokens, context - r->n_prompt);
     r->ignore_eos = is_long || sim_chance(70);
     r->seed = sim_random();
@@ -332,8 +336,9 @@ static void ask(struct client *c)
     r->n_prompt_logprobs = sim_chance(10) ? (int32_t)sim_below(3) : -1;
     if (sim_chance(4))
         r->deadline_ms = 100 + sim_below(3000);
-    c->read_ns = sim_chance(85) ? sim_between(10000, 2 * MS) : sim_between(5, 150) * MS;
-    c->read_tokens = sim_chance(85) ? UINT32_MAX : 1 + sim_below(32);
+    const bool slow = sim_chance(is_long ? 60 : 15);
+    c->read_ns = slow ? sim_between(5, 150) * MS : sim_between(10000, 2 * MS);
+    c->read_tokens = slow ? 1 + sim_below(32) : UINT32_MAX;
     c->leaves_at = sim_chance(8) ? sim_below(r->max_tokens) : UINT32_MAX;
     c->leaves_in_sink = sim_chance(50);
 }
@@ -349,7 +354,6 @@ static void poison(struct client *c)
 
 void clients_begin(void)
 {
-    const int64_t spread_ns = sim_chance(40) ? 50 * MS : 4000 * MS;
     const bool with_poison = faults_poison();
 
     n_clients = n_left = 1 + sim_below(sim_chance(30) ? MAX_CLIENTS : 12);
@@ -360,7 +364,7 @@ void clients_begin(void)
         if (with_poison && i == n_clients / 2)
             poison(c);
         oracle_answer(&c->asked, cluster.context_tokens, &c->oracle);
-        come_later(c, 400 * MS + sim_between(0, spread_ns));
+        come_later(c, clients_first_ns - world.now_ns + sim_between(0, clients_spread_ns));
         if (c->poison) /* a hybrid has nobody to go to */
             c->process = process_of_kind(PROCESS_ROUTER, 0);
     }

@@ -132,6 +132,47 @@ static void start_event(const struct event *e, bool alive)
         start(e->context);
 }
 
+/* ---- what was come past ---- */
+
+static struct figure {
+    const char *name;
+    double n;
+} figures[] = {{"resumed", 0},
+               {"requeued", 0},
+               {"moved", 0},
+               {"handed_off", 0},
+               {"engine.preemptions", 0},
+               {"engine.parkings", 0},
+               {"engine.prefix_hit_tokens", 0},
+               {"handoff_sent.refused", 0},
+               {"handoff_sent.failed", 0},
+               {"handoff_received.ended", 0},
+               {"handoff_received.stray_slabs", 0}};
+
+static const char *whole_name(const char *scope, const char *name)
+{
+    static char whole[96];
+
+    snprintf(whole, sizeof whole, "%s%s%s", scope, *scope ? "." : "", name);
+    return whole;
+}
+
+static void add_figure(void *context, const char *scope, const char *name, const char *text,
+                       double number)
+{
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        if (!strcmp(figures[i].name, whole_name(scope, name)))
+            figures[i].n += number;
+}
+
+void cluster_print_figures(void)
+{
+    printf("sim:");
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        printf(" %s=%.0f", figures[i].name, figures[i].n);
+    printf("\n");
+}
+
 /* ---- the end of a process ---- */
 
 static void end(struct process *p)
@@ -140,6 +181,8 @@ static void end(struct process *p)
 
     clients_process_gone(p);
     world.current = p;
+    if (p->node || p->router)
+        process_service(p)->ops->stats(process_service(p), add_figure, NULL);
     p->dying = true;
     p->alive = false;
     p->life++;
@@ -228,9 +271,8 @@ static void look(void *context, const char *scope, const char *name, const char 
                                                "engine.importing",
                                                "engine.parked"};
     const struct process *p = context;
-    char whole[96];
+    const char *whole = whole_name(scope, name);
 
-    snprintf(whole, sizeof whole, "%s%s%s", scope, *scope ? "." : "", name);
     for (size_t i = 0; i < sizeof must_be_zero / sizeof *must_be_zero; i++)
         if (!strcmp(whole, must_be_zero[i]) && number != 0)
             snprintf(unrest, sizeof unrest, "%s: %s is %g", p->name, whole, number);
@@ -288,9 +330,9 @@ static void add(enum process_kind kind, uint32_t n)
         *p = (struct process){.kind = kind, .number = cluster.n++};
         snprintf(p->name, sizeof p->name, "%s-%u", names[kind], i);
         const uint32_t least = kv_pages_of_tokens(cluster.context_tokens);
-        p->n_pages = least + sim_below(sim_chance(50) ? 8 : 6 * least);
+        p->n_pages = least + sim_below(sim_chance(65) ? 5 : 6 * least);
         p->model = (struct model){.process = p,
-                                  .layer_ns = sim_between(MS / 2, 4 * MS),
+                                  .layer_ns = sim_between(MS / 4, 3 * MS),
                                   .row_ns = sim_between(1000, 100000)};
     }
 }
@@ -306,8 +348,8 @@ void cluster_begin(void)
     cluster.n_prefill = small ? 1 : 2 + sim_chance(30);
     cluster.n_decode = small ? 1 : 2 + sim_chance(30);
     cluster.n_hybrid = sim_chance(15);
-    cluster.context_tokens = sim_chance(10) ? 2048 : 256 + sim_below(512);
-    cluster.n_slots = 2 + sim_below(12);
+    cluster.context_tokens = sim_chance(8) ? 2600 : 256 + sim_below(512);
+    cluster.n_slots = 1 + sim_below(14);
     cluster.chunk_tokens = 16 << sim_below(4);
     cluster.policy = (enum router_policy)sim_below(3);
     add(PROCESS_ROUTER, cluster.n_routers);

@@ -74,7 +74,7 @@ static void plan(struct fault *f, int64_t earliest_ns, int64_t span_ns)
     *f = (struct fault){.kind = (enum fault_kind)sim_below(N_FAULT_KINDS),
                         .trigger = storm ? AT_TIME : (enum trigger)sim_below(3)};
     f->at_ns = earliest_ns + sim_between(0, span_ns);
-    f->at_event = 200 + sim_below(20000);
+    f->at_event = sim_below(sim_chance(50) ? 500 : 5000);
     snprintf(f->room, sizeof f->room, "%s", rooms[sim_below(6)]);
     f->at_note = 1 + sim_below(60);
     any_pair(&f->a, &f->b);
@@ -106,14 +106,14 @@ void faults_choose(void)
 
 void faults_begin(void)
 {
-    const int64_t begin_ns = world.now_ns + 400 * MS;
-
+    clients_first_ns = world.now_ns + 600 * MS;
+    clients_spread_ns = sim_chance(40) ? 50 * MS : sim_chance(50) ? 1000 * MS : 4000 * MS;
     n_faults = with_poison ? 0 : storm ? 3 + sim_below(MAX_FAULTS - 2) : sim_chance(95);
     n_left = n_faults;
     over_ns = world.now_ns;
-    latest_ns = begin_ns + 6000 * MS;
+    latest_ns = clients_first_ns + clients_spread_ns + 4000 * MS;
     for (uint32_t i = 0; i < n_faults; i++)
-        plan(&faults[i], begin_ns, storm ? 8000 * MS : 4500 * MS);
+        plan(&faults[i], clients_first_ns, clients_spread_ns + (storm ? 4000 : 700) * MS);
 }
 
 static void strike(struct fault *f)
@@ -161,7 +161,8 @@ void faults_note(const char *room, const char *event)
 {
     for (uint32_t i = 0; i < n_faults; i++) {
         struct fault *f = &faults[i];
-        if (f->trigger == AT_NOTE && !strcmp(f->room, room) && ++f->n_seen == f->at_note)
+        if (f->trigger == AT_NOTE && world.now_ns >= clients_first_ns && !strcmp(f->room, room) &&
+            ++f->n_seen == f->at_note)
             f->due = true;
     }
 }
@@ -173,7 +174,8 @@ void faults_look(void)
         if (f->done)
             continue;
         if (f->due || (f->trigger == AT_TIME && world.now_ns >= f->at_ns) ||
-            (f->trigger == AT_EVENT && world.n_events >= f->at_event) || world.now_ns >= latest_ns)
+            (f->trigger == AT_EVENT && world.now_ns >= clients_first_ns && f->at_event-- == 0) ||
+            world.now_ns >= latest_ns)
             strike(f);
     }
 }

@@ -168,12 +168,16 @@ struct service *process_service(struct process *p);
 struct process *process_of_kind(enum process_kind kind, uint32_t index);
 /* NULL, or what is not as it was at the beginning. */
 const char *cluster_unrest(void);
+/* What all seeds so far have come past: a simulator that never pre-empts finds nothing about it. */
+void cluster_print_figures(void);
 /* Deaths asked for by the processes themselves. */
 void cluster_reap(void);
 
 /* ---- clients.c ---- */
 
 void clients_begin(void);
+/* When the first comes, and for how long others do. */
+extern int64_t clients_first_ns, clients_spread_ns;
 void clients_end(void);
 bool clients_done(void);
 

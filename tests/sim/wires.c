@@ -146,6 +146,8 @@ static void break_end(struct end *e, const char *words)
 /* False when its end is gone, or takes nothing. */
 static bool hand_over(struct wire *w, struct end *to, struct chunk *c)
 {
+    const uint32_t side = to->side;
+
     while (c->offset < c->len) {
         char *base = NULL;
         size_t room = 0;
@@ -160,7 +162,7 @@ static bool hand_over(struct wire *w, struct end *to, struct chunk *c)
         memcpy(base, c->bytes + c->offset, n);
         c->offset += n;
         to->transport.events.arrived(to->transport.events.context, n);
-        if (w->end[to->side] != to)
+        if (w->end[side] != to)
             return false;
     }
     return true;
