@@ -54,6 +54,13 @@ static void through(struct client *c, enum client_state state)
         n_left--;
     c->state = state;
     c->ended_ns = world.now_ns;
+    const double s = (double)(c->ended_ns - c->accepted_ns) / (1000.0 * MS);
+    if (state == ENDED && c->read_tokens == UINT32_MAX && n_clients <= 12 &&
+        c->process->kind == PROCESS_ROUTER && cluster.context_tokens < 1000 &&
+        s > client_figures.slowest_s && !faults_are_a_storm() && c->poison == POISON_NONE) {
+        client_figures.slowest_s = s;
+        client_figures.slowest_seed = world.seed;
+    }
 }
 
 static void leave(struct client *c)
@@ -239,7 +246,8 @@ static void submit(const struct event *e, bool alive)
         c->accepted_ns = world.now_ns;
         client_figures.n_accepted++;
         if (c->leaves_at == 0)
-            world_after(c->process, sim_between(0, 500) * MS, leave_event, c, 0);
+            world_after(c->process, sim_between(0, sim_chance(50) ? 40 : 500) * MS, leave_event, c,
+                        0);
         return;
     }
     request_destroy(&r);
@@ -339,7 +347,7 @@ static void ask(struct client *c)
     const bool slow = sim_chance(is_long ? 60 : 15);
     c->read_ns = slow ? sim_between(5, 150) * MS : sim_between(10000, 2 * MS);
     c->read_tokens = slow ? 1 + sim_below(32) : UINT32_MAX;
-    c->leaves_at = sim_chance(8) ? sim_below(r->max_tokens) : UINT32_MAX;
+    c->leaves_at = sim_chance(93) ? UINT32_MAX : sim_chance(50) ? 0 : sim_below(r->max_tokens);
     c->leaves_in_sink = sim_chance(50);
 }
 

@@ -86,6 +86,8 @@ static void plan(struct fault *f, int64_t earliest_ns, int64_t span_ns)
     if (f->kind == FAULT_KILL || f->kind == FAULT_FREEZE || f->kind == FAULT_DRAIN ||
         f->kind == FAULT_STUCK)
         f->a = any_node();
+    if (f->kind == FAULT_DRAIN && sim_chance(70)) /* what is decoded moves */
+        f->a = process_of_kind(PROCESS_DECODE, sim_below(cluster.n_decode));
     if (f->kind == FAULT_FREEZE && sim_chance(15))
         f->a = process_of_kind(PROCESS_ROUTER, 0);
     if (f->kind == FAULT_KILL_ROUTER)

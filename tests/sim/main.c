@@ -156,6 +156,8 @@ int main(int argc, char **argv)
            (unsigned long long)f->n_exact, (unsigned long long)f->n_errors,
            (unsigned long long)f->n_poison, (unsigned long long)f->n_cancelled,
            (unsigned long long)f->n_gone, (unsigned long long)f->n_tokens);
+    printf("sim: slowest=%.1f virtual s, of seed %llu\n", f->slowest_s,
+           (unsigned long long)f->slowest_seed);
     cluster_print_figures();
     for (uint64_t i = 0; i < n_failed && i < 64; i++)
         printf("again: make sim SEEDS=1 FIRST=%llu\n", (unsigned long long)failed[i]);

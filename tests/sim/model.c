@@ -141,6 +141,7 @@ enum status model_forward(struct model *model, const struct model_batch *b, uint
             top[row] = step(layer, at, layer ? top[row].k : b->ids[row], before, other);
             store_state(b->kv, t, layer, at, top[row]);
         }
+        model->progress++;
         if (b->layer_done)
             b->layer_done(b->context, layer);
     }
@@ -148,6 +149,13 @@ enum status model_forward(struct model *model, const struct model_batch *b, uint
         logits_of(top[b->logit_rows[i]], b->logits + (size_t)i * m.n_vocab);
     free(top);
     return STATUS_OK;
+}
+
+/* All processes have one compute here. */
+uint64_t __wrap_compute_progress(const struct compute *c);
+uint64_t __wrap_compute_progress(const struct compute *c)
+{
+    return world.current ? world.current->model.progress : 0;
 }
 
 /* ---- the oracle ---- */

@@ -105,6 +105,7 @@ struct model {
     struct process *process;
     int64_t layer_ns, row_ns;
     int64_t stuck_until_ns;
+    uint64_t progress;
     uint8_t *bad;
 };
 
@@ -190,6 +191,8 @@ void clients_process_gone(struct process *p);
 void clients_describe(void);
 struct client_figures {
     uint64_t n_accepted, n_exact, n_errors, n_cancelled, n_gone, n_refused, n_poison, n_tokens;
+    double slowest_s; /* virtual, of a request where little could be in its way */
+    uint64_t slowest_seed;
 };
 extern struct client_figures client_figures;
 

@@ -559,7 +559,7 @@ void wires_begin(void)
     memset(blocked_until_ns, 0, sizeof blocked_until_ns);
     memset(slow_until_ns, 0, sizeof slow_until_ns);
     bytes_per_ms[0] = (uint32_t)sim_between(20000, 200000);
-    bytes_per_ms[1] = (uint32_t)sim_between(500, 20000);
+    bytes_per_ms[1] = (uint32_t)sim_between(100, 1000) << sim_below(6);
     for (uint32_t a = 0; a < MAX_PROCESSES; a++)
         for (uint32_t b = 0; b < MAX_PROCESSES; b++)
             latency_ns[a][b] = sim_between(20000, sim_chance(80) ? 300000 : 3 * MS);
