@@ -127,6 +127,7 @@ int main(int argc, char **argv)
     const double begin_s = real_seconds();
     uint64_t n_events = 0, n_failed = 0, failed[64], n_notes = 0;
 
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a run that is cut short has said what failed */
     open_world();
     for (uint64_t seed = first; seed < first + n; seed++) {
         const bool ok = run_seed(seed, verbose);
