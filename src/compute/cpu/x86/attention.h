@@ -78,8 +78,8 @@ INLINE void product(const struct task *k, uint32_t from, const float *const *a, 
             for (uint32_t j = 0; j < pairs; j++)
                 to[j] = c[i + j] + v;
             if (v + 32 <= width) {
-                chains_of(a + i, column(b, v, half), column(ahead, v, half), half, width, n, to,
-                          first, pairs, 4);
+                chains_of(a + i, column(b, v, half), half ? column(ahead, v, true) : NULL, half,
+                          width, n, to, first, pairs, 4);
                 v += 32;
             } else {
                 chains_of(a + i, column(b, v, half), NULL, half, width, n, to, first, pairs, 1);
