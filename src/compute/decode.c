@@ -147,8 +147,10 @@ static inline bool decode_float_block(const uint16_t *h, bool bf16, int16_t *w, 
     return true;
 }
 
-static bool decode_float_row(const uint8_t *p, bool bf16, uint32_t k, int16_t *w, float *d)
+bool decode_halves(enum dtype type, const void *row, uint32_t k, int16_t *w, float *d)
 {
+    const uint8_t *p = row;
+    const bool bf16 = type == DTYPE_BF16;
     bool ok = true;
 
     for (; k > 0; w += BLOCK, d++, p += 2 * BLOCK) {
@@ -220,8 +222,6 @@ bool decode_row(const struct compute_matrix *matrix, const void *row, struct raw
 
     if (type == DTYPE_F32)
         return decode_floats(p, k, raw->values + (size_t)i * raw->stride);
-    if (matrix->form == WEIGHT_I16)
-        return decode_float_row(p, type == DTYPE_BF16, k, w, d);
     if (matrix->scales != SCALES_K) {
         for (uint32_t b = 0; b < n_blocks; b++, p += block_bytes)
             ok &= decode_simple(type, p, w + b * BLOCK, d + b, m + b);

@@ -109,8 +109,10 @@ struct raw_rows {
     uint8_t *steps;  /* [panel][n_blocks * 2] */
     uint16_t *super; /* [panel][n_blocks / SUPER_BLOCKS * 2] f16 */
 };
-/* Row i from a file's; false if a scale or weight is not finite. */
+/* Row i from a file's, 16-bit floats apart; false if a scale or weight is not finite. */
 bool decode_row(const struct compute_matrix *m, const void *row, struct raw_rows *raw, uint32_t i);
+/* 16-bit floats as int16 in blocks, the last filled up with zeros, and a power of two of each. */
+bool decode_halves(enum dtype type, const void *row, uint32_t k, int16_t *w, float *d);
 /* One block of a quantised type alone. */
 bool decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m);
 
@@ -161,6 +163,8 @@ struct attention_task {
 #define COMPUTE_OPS(X)                                                                             \
     X(uint64_t, panel_bytes, (const struct compute_matrix *m))                                     \
     X(void, pack, (const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to))       \
+    /* As decode_halves(). */                                                                      \
+    X(bool, halves, (enum dtype type, const void *row, uint32_t k, int16_t *w, float *d))          \
     /* Sets the tile sizes of the forms. */                                                        \
     X(void, acts_layout, (struct compute_acts * a))                                                \
     /* Writes row's forms; false, with the forms unspecified, if a value is out of range. */       \

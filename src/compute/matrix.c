@@ -94,9 +94,14 @@ bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, 
 
     for (uint32_t n = first_panel; n < end_panel; n++) {
         raw->n = MIN(per, m->n_outputs - n * per);
-        for (uint32_t i = 0; i < raw->n; i++)
-            ok &=
-                decode_row(m, (const uint8_t *)data + (uint64_t)(n * per + i) * row_bytes, raw, i);
+        for (uint32_t i = 0; i < raw->n; i++) {
+            const uint8_t *row = (const uint8_t *)data + (uint64_t)(n * per + i) * row_bytes;
+            if (m->form == WEIGHT_I16)
+                ok &= ops->halves(m->type, row, m->k, raw->w + (size_t)i * raw->stride,
+                                  raw->d + (size_t)i * m->n_blocks * 2);
+            else
+                ok &= decode_row(m, row, raw, i);
+        }
         if (raw->n < per)
             raw_clear(raw, m, raw->n, per);
         ops->pack(m, raw, m->data + n * m->panel_bytes);

@@ -211,39 +211,41 @@ static double double_of(uint16_t h, bool bf16)
 
 /* Every finite 16-bit float, beside block maxima of every exponent: the packed integers are those
  * of the contract, worked out in double. */
-static void test_float_blocks(void **state)
+static void check_float_blocks(const struct compute_ops *ops, enum dtype type)
 {
-    struct compute_ops ref = reference();
+    const bool bf16 = type == DTYPE_BF16;
+    const uint32_t infinity = bf16 ? 0x7F80 : 0x7C00, mantissa = bf16 ? 7 : 10;
+    uint16_t h[BLOCK] = {0};
+    int16_t w[BLOCK];
+    float d;
 
-    (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        enum dtype type = bf16 ? DTYPE_BF16 : DTYPE_F16;
-        const uint32_t infinity = bf16 ? 0x7F80 : 0x7C00, mantissa = bf16 ? 7 : 10;
-        struct compute_matrix m = {0};
-        struct raw_rows raw = {0};
-        matrix_describe(&ref, type, 1, BLOCK, &m);
-        assert_int_equal(raw_init(&raw, &m, 1), STATUS_OK);
-        for (uint32_t first = 0; first < infinity; first += 13) {
-            for (uint32_t above = 0; above < 16; above += 3) {
-                uint16_t h[BLOCK];
-                uint32_t top = MIN(first + (above << mantissa) + 5, infinity - 1);
-                for (uint32_t i = 0; i < BLOCK; i++)
-                    h[i] = (uint16_t)(MIN(first + i, top) | (i & 1) << 15);
-                h[7] = (uint16_t)top;
-                assert_true(decode_row(&m, h, &raw, 0));
-                /* The largest has 13 bits, and all are the nearest multiples of the power. */
-                double s = (double)raw.d[0], largest = fabs(double_of(h[7], bf16));
-                assert_true(largest < s * 8192 && (largest >= s * 4096 || s == 0));
-                for (uint32_t i = 0; i < BLOCK && s > 0; i++) {
-                    double q = double_of(h[i], bf16) / s, w = raw.w[i];
-                    assert_true(fabs(q - w) < 0.5 || (fabs(q - w) == 0.5 && raw.w[i] % 2 == 0));
-                }
+    h[BLOCK - 1] = (uint16_t)(infinity | 0x8000);
+    assert_false(ops->halves(type, h, BLOCK, w, &d));
+    for (uint32_t first = 0; first < infinity; first += 13)
+        for (uint32_t above = 0; above < 16; above += 3) {
+            uint32_t top = MIN(first + (above << mantissa) + 5, infinity - 1);
+            for (uint32_t i = 0; i < BLOCK; i++)
+                h[i] = (uint16_t)(MIN(first + i, top) | (i & 1) << 15);
+            h[7] = (uint16_t)top;
+            assert_true(ops->halves(type, h, BLOCK, w, &d));
+            /* The largest has 13 bits, and all are the nearest multiples of the power. */
+            double s = (double)d, largest = fabs(double_of(h[7], bf16));
+            assert_true(s > 0 && largest < s * 8192 && largest >= s * 4096);
+            for (uint32_t i = 0; i < BLOCK; i++) {
+                double off = fabs(double_of(h[i], bf16) / s - w[i]);
+                assert_true(off < 0.5 || (off == 0.5 && w[i] % 2 == 0));
             }
         }
-        uint16_t bad[BLOCK] = {0};
-        bad[BLOCK - 1] = (uint16_t)(infinity | 0x8000);
-        assert_false(decode_row(&m, bad, &raw, 0));
-        raw_deinit(&raw);
+}
+
+static void test_float_blocks(void **state)
+{
+    struct compute_ops ops;
+
+    (void)state;
+    for_each_tier (tier, &ops) {
+        check_float_blocks(&ops, DTYPE_BF16);
+        check_float_blocks(&ops, DTYPE_F16);
     }
 }
 

@@ -219,6 +219,11 @@ static void REF(pack)(const struct compute_matrix *m, const struct raw_rows *raw
     }
 }
 
+static bool REF(halves)(enum dtype type, const void *row, uint32_t k, int16_t *w, float *d)
+{
+    return decode_halves(type, row, k, w, d);
+}
+
 static int32_t REF(dot)(const int16_t *a, const int16_t *b, uint32_t n)
 {
     int32_t sum = 0;

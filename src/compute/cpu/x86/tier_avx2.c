@@ -9,6 +9,7 @@ void compute_tier_avx2(struct compute_ops *ops)
     ops->strip_bytes = 2 << 20; /* unpacking a panel anew costs more than activations out of L3 */
     ops->panel_bytes = avx2_panel_bytes;
     ops->pack = avx2_pack;
+    ops->halves = avx2_halves;
     ops->acts_layout = avx2_acts_layout;
     ops->quantise = avx2_quantise;
     ops->matmul = avx2_matmul;
