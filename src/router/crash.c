@@ -99,6 +99,28 @@ void entry_node_found(struct entry *e, const struct wire_hello *node)
         e->verdict_by_ms = 0;
 }
 
+static bool has_crash(const struct entry *e, const struct crash *c)
+{
+    for (uint32_t i = 0; i < e->n_crashes; i++)
+        if (e->crashes[i].epoch == c->epoch && !strcmp(e->crashes[i].node_id, c->node_id))
+            return true;
+    return false;
+}
+
+/* A node takes no others beside a suspect, but a prefill node may offer it one that it has itself:
+ * who was there each time may have been the cause each time. */
+static bool another_explains(const struct entry *e)
+{
+    for (const struct entry *other = e->router->first; other; other = other->next) {
+        uint32_t n = 0;
+        while (other != e && n < e->n_crashes && has_crash(other, &e->crashes[n]))
+            n++;
+        if (n == e->n_crashes)
+            return true;
+    }
+    return false;
+}
+
 bool entry_judge(struct entry *e, int64_t now_ms)
 {
     struct router *r = e->router;
@@ -109,6 +131,10 @@ bool entry_judge(struct entry *e, int64_t now_ms)
         n_proven += e->crashes[i].proven || now_ms >= e->verdict_by_ms;
     if (!e->verdict_by_ms || n_proven < 2)
         return false;
+    if (e->n_crashes < ARRAY_LENGTH(e->crashes) && another_explains(e)) {
+        e->verdict_by_ms = 0; /* it is tried again, alone */
+        return false;
+    }
     snprintf(message, sizeof message, "%u nodes crashed while they computed this request, %s last",
              n_proven, e->crashes[e->n_crashes - 1].node_id);
     r->n_poison++;

@@ -340,6 +340,65 @@ static void test_bystanders_survive(void **state)
     world_down(&w);
 }
 
+/* A suspect is alone with its nodes, as far as the router can tell; but another request's prefill
+ * node, whose first target died as well, offers that one to the same decode node. When it dies,
+ * either may have been the cause: nobody is condemned. */
+static void test_suspect_that_was_not_alone(void **state)
+{
+    for (int order = 0; order < 2; order++) {
+        struct world w;
+        struct flight f;
+        struct client other;
+        struct fake_node *p;
+
+        world_up(&w);
+        in_decode(&w, &f);
+        assert_int_equal(client_submit(&other, w.r, (struct wish){0}), STATUS_OK);
+        WAIT(loop, w.p[0].n_asked + w.p[1].n_asked == 2);
+        struct fake_node *p_other = NULL;
+        const struct wire_prefill_request *m_other = NULL;
+        for (int i = 0; i < 2; i++)
+            for (uint32_t j = 0; j < w.p[i].n_asked; j++)
+                if (w.p[i].asked[j].m.key.number != f.m->key.number) {
+                    p_other = &w.p[i];
+                    m_other = &w.p[i].asked[j].m;
+                }
+        say_opened(p_other, m_other, id_of(&w, f.d));
+        turn_some(loop, 10);
+        crash_node(&w, f.d);
+        WAIT(loop, w.p[0].n_asked + w.p[1].n_asked == 3);
+        const struct wire_prefill_request *m = NULL;
+        for (int i = 0; i < 2; i++)
+            if (w.p[i].n_asked && w.p[i].asked[w.p[i].n_asked - 1].m.attempt == 2) {
+                p = &w.p[i];
+                m = &p->asked[p->n_asked - 1].m;
+            }
+        assert_non_null(m);
+        struct fake_node *d = decode_named(&w, m->decode_targets[0]);
+        assert_ptr_not_equal(d, f.d);
+        say_opened(p, m, m->decode_targets[0]);
+        say_tokens(p, m, WIRE_PHASE_FIRST_TOKEN, 5, " ", false);
+        say_tokens(d, m, WIRE_PHASE_ACCEPTED, 5, " ", false);
+        WAIT(loop, f.c.n_ids == 6);
+        if (order == 0) /* else its word comes when the node is dead */
+            say_opened(p_other, m_other, m->decode_targets[0]);
+        turn_some(loop, 10);
+        crash_node(&w, d);
+        if (order == 1)
+            say_opened(p_other, m_other, m->decode_targets[0]);
+        turn_some(loop, 10);
+        restart_node(&w, d);
+        restart_node(&w, f.d);
+        say_failed(p_other, m_other, STATUS_PEER_LOST);
+        turn_for(loop, 300);
+        assert_int_equal(f.c.n_ended, 0);
+        assert_int_equal(other.n_ended, 0);
+        assert_int_equal(count(&w, "router_poison_total"), 0);
+        assert_true(w.p[0].n_asked + w.p[1].n_asked >= 4); /* they are tried again, one by one */
+        world_down(&w);
+    }
+}
+
 int main(void)
 {
     const struct log_options quiet = {.level = LOG_ERROR + 1};
@@ -354,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_crash_before_accepted),
         cmocka_unit_test(test_cut_links_are_forgiven),
         cmocka_unit_test(test_bystanders_survive),
+        cmocka_unit_test(test_suspect_that_was_not_alone),
     };
 
     log_setup(&quiet);
