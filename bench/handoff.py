@@ -21,7 +21,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "bench")]
 
-from streams import Streams, cpu_seconds, fresh_ids, one, percentile  # noqa: E402
+from streams import Streams, cpu_seconds, fresh_ids, one  # noqa: E402
 
 
 def transfer(a, report):
@@ -41,10 +41,10 @@ def pair(a, single=False, **flags):
     from cluster import BIN, Cluster, Server
 
     secure = ()
+    folder = tempfile.TemporaryDirectory()
     if a.tls:
-        folder = tempfile.mkdtemp()
-        subprocess.run([BIN, "cluster", "init", folder + "/certs"], check=True, stdout=subprocess.DEVNULL)
-        secure = ("--cluster-dir", folder + "/certs")
+        subprocess.run([BIN, "cluster", "init", folder.name + "/certs"], check=True, stdout=subprocess.DEVNULL)
+        secure = ("--cluster-dir", folder.name + "/certs")
     cluster = Cluster(flags=(*secure, *flags.get("flags", ())), router_flags=secure)
     alone = Server("-t", "1", "--node-id", "single-0", *flags.get("flags", ())) if single else None
     try:
@@ -53,6 +53,7 @@ def pair(a, single=False, **flags):
         cluster.stop()
         if alone:
             alone.stop()
+        folder.cleanup()
 
 
 def overlap(a, report):

@@ -117,6 +117,7 @@ def main():
     print(f"{a.streams} streams; gaps between tokens in ms: median and 99th percentile, undisturbed and while prompts of {a.prompt} are read")
     for kind in a.kinds.split(","):
         url, stop = kinds[kind](a)
+        cores = os.sched_getaffinity(0)
         if kind == "split":
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         try:
@@ -126,6 +127,7 @@ def main():
             w.end()
         finally:
             stop()
+            os.sched_setaffinity(0, cores)
         p99, p99_disturbed = percentile(w.calm, 99), percentile(w.disturbed, 99)
         print(f"{kind:<7} {percentile(w.calm, 50):7.1f} {p99:7.1f}   {percentile(w.disturbed, 50):7.1f} {p99_disturbed:7.1f}   "
               f"ratio of the 99th {p99_disturbed / p99:.2f}   ({len(w.disturbed)} gaps; a prompt takes {percentile(w.first_ms, 50) / 1e3:.2f} s)",

@@ -288,9 +288,9 @@ static unsigned count_files(struct metrics *m)
 
 /* A process_* series, with the constant labels and without the prefix. */
 static void render_process_series(const struct metrics *m, const char *name, const char *type,
-                                  struct buffer *out)
+                                  const char *help, struct buffer *out)
 {
-    buffer_printf(out, "# TYPE %s %s\n%s", name, type, name);
+    buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s", name, help, name, type, name);
     buffer_printf(out, *m->constant_labels ? "{%s} " : "%s ", m->constant_labels);
 }
 
@@ -306,12 +306,12 @@ static void render_process(struct metrics *m, struct buffer *out)
         fclose(f);
     }
     getrusage(RUSAGE_SELF, &usage);
-    render_process_series(m, "process_resident_memory_bytes", "gauge", out);
+    render_process_series(m, "process_resident_memory_bytes", "gauge", "Memory in use.", out);
     buffer_printf(out, "%llu\n",
                   (unsigned long long)resident_pages * (unsigned long long)sysconf(_SC_PAGESIZE));
-    render_process_series(m, "process_open_fds", "gauge", out);
+    render_process_series(m, "process_open_fds", "gauge", "Open files and sockets.", out);
     buffer_printf(out, "%u\n", count_files(m));
-    render_process_series(m, "process_cpu_seconds_total", "counter", out);
+    render_process_series(m, "process_cpu_seconds_total", "counter", "Processor time spent.", out);
     buffer_printf(out, "%.3f\n",
                   (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -385,8 +386,12 @@ static enum status start(struct transfer *t, bool sends, int ports_fd)
     if (!sends) {
         if (write(ports_fd, ports, sizeof ports) != sizeof ports)
             return fail(STATUS_IO, "the prefill side is gone");
-        t->copy_fd = accept(fd, NULL, NULL);
+        struct pollfd knock = {.fd = fd, .events = POLLIN};
+        if (poll(&knock, 1, PATIENCE_MS) == 1)
+            t->copy_fd = accept(fd, NULL, NULL);
         close(fd);
+        if (t->copy_fd < 0)
+            return fail(STATUS_IO, "the prefill side did not come");
     } else {
         t->copy_fd = fd;
     }
@@ -511,10 +516,9 @@ static void print_table(const struct transfer *t, uint32_t n, double (*seconds)[
     static const char *const names[] = {"plain socket copy", "hand-off", "hand-off over TLS"};
     double columns[N_WAYS][BENCH_MAX_REPEATS], shares[BENCH_MAX_REPEATS];
 
-    printf(
-        "%u tokens, %.1f MB of KV in %u pages; medians of %u rounds in turn; a hand-off is timed "
-        "from its open to its acceptance\n",
-        t->n_tokens, (double)t->n_bytes * 1e-6, t->n_pages, n);
+    printf("%u tokens, %.1f MB of KV in %u pages; medians of %u rounds in turn, of shares too; a "
+           "hand-off is timed from its open to its acceptance\n",
+           t->n_tokens, (double)t->n_bytes * 1e-6, t->n_pages, n);
     for (enum way way = 0; way < N_WAYS; way++) {
         for (uint32_t r = 0; r < n; r++) {
             columns[way][r] = (double)t->n_bytes / seconds[r][way] * 1e-9;
@@ -525,32 +529,49 @@ static void print_table(const struct transfer *t, uint32_t n, double (*seconds)[
     }
 }
 
-static enum status run_parent(struct transfer *t, const char *dir, int ports_fd, uint32_t n)
+static enum status run_parent(struct transfer *t, int ports_fd, uint32_t n)
 {
     double seconds[BENCH_MAX_REPEATS][N_WAYS];
 
-    TRY(load_certificates(dir, false, &t->lanes[WAY_TLS].tls));
     TRY(start(t, false, ports_fd));
     TRY(rounds(t, false, n, seconds));
     return STATUS_OK;
 }
 
-static enum status run_child(struct transfer *t, const char *dir, int ports_fd, uint32_t n)
+static enum status run_child(struct transfer *t, int ports_fd, uint32_t n)
 {
     double seconds[BENCH_MAX_REPEATS][N_WAYS];
 
-    TRY(load_certificates(dir, true, &t->lanes[WAY_TLS].tls));
     TRY(start(t, true, ports_fd));
     TRY(rounds(t, true, n, seconds));
     print_table(t, n, seconds);
     return STATUS_OK;
 }
 
+/* The certificates of both sides, which leave nothing in the file system. */
+static enum status secure_both(struct tls_context *contexts[2])
+{
+    const char *tmp = getenv("TMPDIR");
+    char dir[64];
+    enum status status;
+
+    if (snprintf(dir, sizeof dir, "%s/baton-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp") >=
+            (int)sizeof dir ||
+        !mkdtemp(dir))
+        return fail(STATUS_IO, "%s: %s", dir, strerror(errno));
+    umask(077);
+    status = make_certificates(dir);
+    for (int sends = 0; status == STATUS_OK && sends < 2; sends++)
+        status = load_certificates(dir, sends, &contexts[sends]);
+    remove_certificates(dir);
+    return status;
+}
+
 enum status bench_transfer(const char *model, uint32_t n_tokens, uint32_t n_rounds)
 {
     struct transfer t = {.n_tokens = MAX(1u, n_tokens), .copy_fd = -1};
+    struct tls_context *contexts[2] = {0}; /* of the decode side, and of the prefill side */
     struct loaded loaded = {0};
-    char dir[] = "/tmp/baton-bench-XXXXXX";
     int ports[2], child_status = 0;
     enum status status = load_vocabulary(model, &loaded);
 
@@ -560,14 +581,15 @@ enum status bench_transfer(const char *model, uint32_t n_tokens, uint32_t n_roun
     TRY(status);
     t.n_pages = kv_pages_of_tokens(t.n_tokens);
     t.n_bytes = t.n_pages * kv_page_bytes(t.kv);
-    if (!mkdtemp(dir) || pipe(ports))
-        return fail(STATUS_IO, "%s: %s", dir, strerror(errno));
-    umask(077);
-    status = make_certificates(dir);
+    if (pipe(ports))
+        return fail(STATUS_IO, "pipe: %s", strerror(errno));
+    status = secure_both(contexts);
     const pid_t child = status == STATUS_OK ? fork() : -1;
+    t.lanes[WAY_TLS].tls = contexts[child == 0];
+    tls_context_destroy(&contexts[child != 0]);
     if (child == 0) {
         close(ports[1]);
-        status = run_child(&t, dir, ports[0], n_rounds);
+        status = run_child(&t, ports[0], n_rounds);
         if (status != STATUS_OK)
             fprintf(stderr, "baton bench: %s\n", status_message());
         fflush(stdout);
@@ -577,11 +599,10 @@ enum status bench_transfer(const char *model, uint32_t n_tokens, uint32_t n_roun
     close(ports[0]);
     if (status == STATUS_OK)
         status = child < 0 ? fail(STATUS_IO, "fork: %s", strerror(errno))
-                           : run_parent(&t, dir, ports[1], n_rounds);
+                           : run_parent(&t, ports[1], n_rounds);
     close(ports[1]);
     stop(&t);
     if (child > 0 && (waitpid(child, &child_status, 0) < 0 || child_status) && status == STATUS_OK)
         status = fail(STATUS_IO, "the prefill side ended with status %d", child_status);
-    remove_certificates(dir);
     return status;
 }

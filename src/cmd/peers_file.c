@@ -96,12 +96,16 @@ static void take_what_was_read(struct net_work *work)
         return;
     if (w->read_status == STATUS_OK) {
         w->now = w->fresh;
+        *w->told = 0;
         log_event(LOG_INFO, "peers", "file=%s prefill=%u decode=%u", w->path, w->now.prefill.n,
                   w->now.decode.n);
         w->changed(w->context, &w->now);
     } else {
-        log_event(LOG_WARN, "peers file not read, the old peers stay", "error=" LOG_Q,
-                  log_quote(w->read_message));
+        if (strcmp(w->told, w->read_message)) /* once, while it is tried again and again */
+            log_event(LOG_WARN, "peers file not read, the old peers stay", "error=" LOG_Q,
+                      log_quote(w->read_message));
+        memcpy(w->told, w->read_message, sizeof w->told);
+        w->inode = 0; /* the name server may be what is wrong */
     }
     if (w->read_again)
         peers_reread(w);

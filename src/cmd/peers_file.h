@@ -36,7 +36,7 @@ struct peers_watch {
     bool reading, read_again, stopped;
     struct peers fresh;
     enum status read_status;
-    char read_message[256];
+    char read_message[256], told[256]; /* told: in the log, last */
     struct peers now;
     void (*changed)(void *context, const struct peers *p);
     void *context;

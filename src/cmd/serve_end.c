@@ -154,8 +154,7 @@ void server_on_signal(uv_signal_t *handle, int number)
     if (++s->signals_seen > 1 || s->loading) {
         if (s->family)
             family_stop(s->family);
-        if (s->loading || s->signals_seen > 1)
-            _exit(s->signals_seen > 1 ? 128 + number : 0); /* now means now */
+        _exit(s->signals_seen > 1 ? 128 + number : 0); /* now means now */
     }
     drain(s);
 }

@@ -36,8 +36,18 @@ struct named {
     uint32_t n;
 };
 
+/* What flags name: resolved at the start, once, since names may take long. */
+static struct named flagged_prefill, flagged_decode;
+
+static enum status resolve(const struct flag_strings *names, const char *flag, struct named *out)
+{
+    for (out->n = 0; out->n < names->n && out->n < ARRAY_LENGTH(out->items); out->n++)
+        TRY(net_address_parse(names->items[out->n], flag, &out->items[out->n]));
+    return STATUS_OK;
+}
+
 static enum status gather(const struct server *s, const struct peer_addresses *in_file,
-                          const struct flag_strings *fixed, const char *flag, struct named *out)
+                          const struct named *fixed, struct named *out)
 {
     out->n = 0;
     for (uint32_t i = 0; i < in_file->n; i++) {
@@ -45,7 +55,7 @@ static enum status gather(const struct server *s, const struct peer_addresses *i
         out->items[out->n++] = in_file->items[i];
     }
     for (uint32_t i = 0; i < fixed->n && out->n < ARRAY_LENGTH(out->items); i++)
-        TRY(net_address_parse(fixed->items[i], flag, &out->items[out->n++]));
+        out->items[out->n++] = fixed->items[i];
     return STATUS_OK;
 }
 
@@ -53,11 +63,10 @@ static enum status gather(const struct server *s, const struct peer_addresses *i
 static enum status dial_named(struct server *s, const struct peers *p)
 {
     static struct named prefill, decode; /* large; the loop's thread alone is here */
-    const struct serve_options *o = &s->options;
     struct peer_hub *hub = s->router ? router_hub(s->router) : node_hub(s->node);
 
-    TRY(gather(s, &p->prefill, &o->prefill_peers, "--prefill-peers", &prefill));
-    TRY(gather(s, &p->decode, &o->decode_peers, "--decode-peers", &decode));
+    TRY(gather(s, &p->prefill, &flagged_prefill, &prefill));
+    TRY(gather(s, &p->decode, &flagged_decode, &decode));
     if (s->router)
         TRY(peer_hub_dial_only(hub, "prefill", prefill.items, prefill.n, false));
     return peer_hub_dial_only(hub, "decode", decode.items, decode.n, !s->router);
@@ -76,14 +85,11 @@ static enum status watch_peers(struct server *s)
     return peers_watch_start(&s->peers, s->loop, s->options.peers_file, peers_changed, s);
 }
 
-static enum status dial_all(struct peer_hub *hub, const struct flag_strings *peers,
-                            const char *flag, const char *role, bool with_bulk)
+static enum status dial_all(struct peer_hub *hub, const struct named *peers, const char *role,
+                            bool with_bulk)
 {
-    for (uint32_t i = 0; i < peers->n; i++) {
-        struct net_address address;
-        TRY(net_address_parse(peers->items[i], flag, &address));
-        TRY(peer_hub_dial(hub, &address, role, with_bulk));
-    }
+    for (uint32_t i = 0; i < peers->n; i++)
+        TRY(peer_hub_dial(hub, &peers->items[i], role, with_bulk));
     return STATUS_OK;
 }
 
@@ -136,10 +142,11 @@ enum status server_start_node(struct server *s)
     TRY(node_create(&n, &s->node));
     if (s->serving_listener)
         peer_hub_listen(node_hub(s->node), s->serving_listener);
-    if (server_is(s, "prefill"))
-        TRY(dial_all(node_hub(s->node), &o->decode_peers, "--decode-peers", "decode", true));
-    if (server_is(s, "prefill"))
+    if (server_is(s, "prefill")) {
+        TRY(resolve(&o->decode_peers, "--decode-peers", &flagged_decode));
+        TRY(dial_all(node_hub(s->node), &flagged_decode, "decode", true));
         TRY(watch_peers(s));
+    }
     api_set_service(s->api, node_service(s->node), l->vocabulary);
     return STATUS_OK;
 }
@@ -165,8 +172,10 @@ enum status server_start_router(struct server *s)
 
     memcpy(r.tokenizer_digest, s->loaded.tokenizer_digest, sizeof r.tokenizer_digest);
     TRY(router_create(&r, &s->router));
-    TRY(dial_all(router_hub(s->router), &o->prefill_peers, "--prefill-peers", "prefill", false));
-    TRY(dial_all(router_hub(s->router), &o->decode_peers, "--decode-peers", "decode", false));
+    TRY(resolve(&o->prefill_peers, "--prefill-peers", &flagged_prefill));
+    TRY(resolve(&o->decode_peers, "--decode-peers", &flagged_decode));
+    TRY(dial_all(router_hub(s->router), &flagged_prefill, "prefill", false));
+    TRY(dial_all(router_hub(s->router), &flagged_decode, "decode", false));
     TRY(watch_peers(s));
     api_set_service(s->api, router_service(s->router), s->loaded.vocabulary);
     return STATUS_OK;

@@ -141,9 +141,10 @@ static void tell_tokens(struct job *j, const struct sequence_view *v)
             m.n_generated = v->n_generated;
         }
         buffer_clear(&text);
-        job_add_text(j, &m, &text);
+        if (!first || !j->whole) /* a whole request's first token has been fed */
+            job_add_text(j, &m, &text);
         if (first)
-            m.has_text = false; /* the prefill node has sent it */
+            m.has_text = false; /* it went with the first token */
         j->accepted_told = true;
         reply_append(j->node, j->reply_to, &m);
     }

@@ -173,7 +173,7 @@ static void update_metrics(void *context)
     struct node *n = context;
     struct engine_stats s;
 
-    rate_look(&n->serving, n->n_unserved_tokens > 0, clock_now_ms());
+    rate_look(&n->serving, n->n_unserved_tokens, clock_now_ms());
     engine_get_stats(n->engine, &s);
     metric_set(n->metrics.running, s.n_running);
     metric_set(n->metrics.waiting, s.n_waiting);
@@ -248,13 +248,13 @@ void node_capacity(struct service *s, struct service_capacity *out)
     struct engine_stats stats;
 
     engine_get_stats(n->engine, &stats);
-    *out = (struct service_capacity){
-        .n_running = stats.n_running,
-        .n_waiting = n->n_jobs > stats.n_running + stats.n_parked
-                         ? n->n_jobs - stats.n_running - stats.n_parked
-                         : 0,
-        .max_waiting = n->options.max_waiting,
-        .retry_after_s = rate_retry_after_s(&n->serving, (double)n->n_unserved_tokens)};
+    *out = (struct service_capacity){.n_running = stats.n_running,
+                                     .n_waiting = n->n_jobs > stats.n_running + stats.n_parked
+                                                      ? n->n_jobs - stats.n_running - stats.n_parked
+                                                      : 0,
+                                     .max_waiting = n->options.max_waiting,
+                                     .retry_after_s =
+                                         rate_retry_after_s(&n->serving, n->n_unserved_tokens)};
 }
 
 /* A busy engine that makes no progress is stuck, whoever asks. */

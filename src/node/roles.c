@@ -138,6 +138,12 @@ static enum status on_credit(struct node *n, struct peer_link *link, const struc
     return STATUS_OK;
 }
 
+static enum status misplaced(const struct node *n, const struct wire_frame *f)
+{
+    return fail(STATUS_BAD_MESSAGE, "a %s node does not take %s", node_role_name(n->options.role),
+                wire_type_name(f->type));
+}
+
 static enum status begin(struct node *n, struct wire_prefill_request *m, struct arena *arena)
 {
     if (n->n_jobs >= n->options.max_waiting + n->options.engine.n_slots)
@@ -148,8 +154,14 @@ static enum status begin(struct node *n, struct wire_prefill_request *m, struct 
 
 static enum status on_request(struct node *n, struct peer_link *link, const struct wire_frame *f)
 {
+    const char *role = peer_link_hello(link)->role;
     struct wire_prefill_request m = {0};
     struct arena arena = {0};
+
+    if (strcmp(role, "router") && strcmp(role, "client"))
+        return fail(STATUS_BAD_MESSAGE, "a %s node may not ask for answers", role);
+    if (n->options.role == NODE_DECODE && peer_link_version(link) < WIRE_VERSION_WHOLE)
+        return misplaced(n, f);
     enum status status = wire_decode_prefill_request(f, &arena, &m);
 
     if (status == STATUS_OK) {
@@ -159,12 +171,6 @@ static enum status on_request(struct node *n, struct peer_link *link, const stru
     }
     arena_deinit(&arena);
     return status;
-}
-
-static enum status misplaced(const struct node *n, const struct wire_frame *f)
-{
-    return fail(STATUS_BAD_MESSAGE, "a %s node does not take %s", node_role_name(n->options.role),
-                wire_type_name(f->type));
 }
 
 static enum status on_message(void *context, struct peer_link *link, const struct wire_frame *f)

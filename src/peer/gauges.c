@@ -12,19 +12,23 @@ static void sample_link(struct metrics_samples *out, const struct peer_link *l, 
     metrics_sample(out, labels, value);
 }
 
+/* Whoever is dialled is there with its address, linked or not; whoever dials, while it is linked.
+ */
 static void fill_up(const struct metrics_family *f, struct metrics_samples *out)
 {
     struct peer_hub *hub = f->context;
     char labels[128 + NODE_ID_BYTES];
 
     for (struct peer_link *l = peer_hub_next(hub, NULL); l; l = peer_hub_next(hub, l))
-        sample_link(out, l, 1);
+        if (!l->dial)
+            sample_link(out, l, 1);
     for (const struct dial *d = hub->dials; d; d = d->next) {
-        if (d->link && d->link->state == LINK_UP)
-            continue;
+        const bool up = d->link && d->link->state == LINK_UP;
+        if (!up && *d->reached_id && peer_hub_find(hub, d->reached_id))
+            continue; /* by another address */
         snprintf(labels, sizeof labels, "peer=\"%s\",peer_role=\"%s\",address=\"%s\"",
-                 d->reached_id, d->expect_role, d->address.text);
-        metrics_sample(out, labels, 0);
+                 up ? d->link->theirs.node_id : d->reached_id, d->expect_role, d->address.text);
+        metrics_sample(out, labels, up);
     }
 }
 

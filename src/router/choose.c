@@ -71,6 +71,11 @@ static double decode_cost(const struct candidate *d, uint32_t i, uint32_t n, con
     return decode_load(d) - (w->policy == POLICY_PREFIX && !w->suspect ? 0.25 * shared : 0);
 }
 
+static bool is_its_cell(const struct candidate *c, const struct wanted *w)
+{
+    return !w->cell || same_cell(c, w->cell);
+}
+
 static bool decode_can_take(const struct candidate *d, const struct wanted *w)
 {
     const uint32_t n_wanted = kv_pages_of_tokens(w->n_reserved),
@@ -130,7 +135,7 @@ int choose_nodes(const struct candidate *prefill, uint32_t n_prefill,
 
     for (uint32_t i = 0; i < n_prefill; i++) {
         const struct candidate *p = &prefill[i];
-        if (!could_hold(p, w->n_tokens) || !prefill_is_free(p) ||
+        if (!could_hold(p, w->n_tokens) || !prefill_is_free(p) || !is_its_cell(p, w) ||
             (w->max_resumed && p->n_resumed >= w->max_resumed))
             continue;
         if (best >= 0 && !is_better(prefill, i, (uint32_t)best, n_prefill, w))
@@ -148,12 +153,13 @@ int choose_local(const struct candidate *prefill, const struct candidate *decode
 {
     int best = -1;
 
-    if (w->suspect || (prefill && prefill->n_assigned_tokens < LOCAL_WORTH * w->max_local))
+    if (!w->max_local || w->suspect ||
+        (prefill && prefill->n_assigned_tokens < LOCAL_WORTH * w->max_local))
         return -1;
     for (uint32_t i = 0; i < n_decode; i++) {
         const struct candidate *d = &decode[i];
-        if (!d->takes_whole || w->n_known > d->n_prefix_tokens + w->max_local ||
-            !decode_can_take(d, w))
+        if (!d->takes_whole || !is_its_cell(d, w) ||
+            w->n_known > d->n_prefix_tokens + w->max_local || !decode_can_take(d, w))
             continue;
         if (best < 0 || decode_cost(d, i, n_decode, w) <
                             decode_cost(&decode[best], (uint32_t)best, n_decode, w))

@@ -33,12 +33,23 @@ struct tally costs_of(const struct router *r, const char *node_id)
     return (struct tally){0};
 }
 
+/* A prefill node that is still there reports what its decode node did. */
+static const char *cause_of(const struct entry *e, enum status reason)
+{
+    const struct assignment *a = &e->now;
+
+    if (a->owner == OWNER_PREFILL && reason != STATUS_QUEUE_FULL && reason != STATUS_DRAINING &&
+        peer_hub_find(e->router->hub, a->prefill_node))
+        return a->decode_node;
+    return assignment_owner(a);
+}
+
 void costs_retry(struct entry *e, enum status reason, bool full, int64_t now_ms)
 {
-    const char *owner = assignment_owner(&e->now);
+    const char *cause = cause_of(e, reason);
 
-    if (*owner) {
-        struct tally *t = tally_of(e->router, owner, now_ms);
+    if (*cause) {
+        struct tally *t = tally_of(e->router, cause, now_ms);
         t->n_failovers += !full;
         t->n_refusals += full;
     }

@@ -238,11 +238,24 @@ static bool any_is_free(const struct candidate *nodes, uint32_t n,
     return false;
 }
 
+/* What has been answered by one cell's nodes goes on there, or nowhere: others would say other
+ * things. */
+static void remember_cell(struct entry *e, const struct candidate *node)
+{
+    memcpy(e->cell_model, node->model_digest, sizeof e->cell_model);
+    memcpy(e->cell_numerics, node->numerics_digest, sizeof e->cell_numerics);
+    e->cell = (struct candidate){.model_digest = e->cell_model,
+                                 .numerics_digest = e->cell_numerics,
+                                 .max_context_tokens = node->max_context_tokens};
+}
+
 static void serve_queue(struct router *r, int64_t now_ms)
 {
     struct candidate prefill[MAX_NODES], decode[MAX_NODES];
     const uint32_t n_prefill = collect_candidates(r, "prefill", prefill),
                    n_decode = collect_candidates(r, "decode", decode);
+
+    uint32_t n_looked = 0;
 
     count_assigned(r, prefill, n_prefill, decode, n_decode);
     for (struct entry *e = r->first; e; e = r->walk) {
@@ -252,8 +265,9 @@ static void serve_queue(struct router *r, int64_t now_ms)
         if (!any_is_free(decode, n_decode, decode_is_free) ||
             (!prefill_free && !r->options.max_local_tokens))
             break; /* a long queue is not walked in vain */
-        if (!prefill_free && n_known_of(e) > r->options.max_local_tokens)
-            continue;
+        if (!prefill_free && n_known_of(e) > r->options.max_local_tokens &&
+            (r->options.policy != POLICY_PREFIX || n_looked++ >= MAX_LOOKED))
+            continue; /* only a decode node that has most of it could take it */
         const bool moves = wants_to_move(e, decode, n_decode);
         if ((e->state != ENTRY_QUEUED && !moves) || e->not_before_ms > now_ms || e->verdict_by_ms)
             continue;
@@ -266,7 +280,8 @@ static void serve_queue(struct router *r, int64_t now_ms)
                                  .max_local = r->options.max_local_tokens,
                                  .max_resumed = entry_is_resumed(e) ? MAX_RESUMED_A_NODE : 0,
                                  .suspect = e->n_crashes > 0,
-                                 .not_decode = moves ? e->now.decode_node : NULL};
+                                 .not_decode = moves ? e->now.decode_node : NULL,
+                                 .cell = e->n_ids ? &e->cell : NULL};
         if (r->options.policy == POLICY_PREFIX) {
             find_prefixes(e, prefill, n_prefill, prefill_is_free);
             find_prefixes(e, decode, n_decode, decode_is_free);
@@ -281,6 +296,7 @@ static void serve_queue(struct router *r, int64_t now_ms)
             r->n_local++;
             metric_add(r->metrics.n_local, 1);
         }
+        remember_cell(e, &decode[order[0]]);
         entry_begin_attempt(e, moves);
         r->n_sent++;
         /* the first target, until it is known which one took it */

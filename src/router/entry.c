@@ -48,6 +48,8 @@ void entry_cancel_attempt(const struct entry *e, const struct assignment *a)
     if (!a->attempt || wire_encode_notice(&frame, WIRE_CANCEL, &m) != STATUS_OK)
         return;
     for (size_t i = 0; i < ARRAY_LENGTH(nodes); i++) {
+        if (i && !strcmp(nodes[0], nodes[1]))
+            break;
         struct peer_link *link = *nodes[i] ? peer_hub_find(e->router->hub, nodes[i]) : NULL;
         if (link)
             peer_link_send(link, &frame);

@@ -17,6 +17,8 @@ enum {
     TICK_MS = 50,
     RESTART_PATIENCE_MS = 5000,
     MAX_NODES = 64,
+    MAX_LOOKED =
+        64, /* waiting requests whose prefixes are looked up while no prefill node is free */
     ADRIFT_MS = 500,
     VERDICT_MS = 5000,
     MAX_DEATHS = 16,
@@ -84,6 +86,8 @@ struct entry {
     enum finish_reason finish_by_ids;
     uint32_t *ids; /* the journal: generated ids, as shown */
     uint32_t n_ids, capacity;
+    struct candidate cell; /* whose nodes have it, or had; node_id NULL: nobody yet */
+    uint8_t cell_model[REQUEST_DIGEST_BYTES], cell_numerics[REQUEST_DIGEST_BYTES];
     struct page_name *names; /* of the prompt's full pages, in the cell of names_of; NULL: not known
                                 yet */
     uint32_t n_names;

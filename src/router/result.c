@@ -286,7 +286,7 @@ static bool take_phase(struct entry *e, struct assignment *a, const char *node_i
             entry_note_decode_link(e, clock_now_ms());
         return true;
     case WIRE_PHASE_ACCEPTED:
-        if (a->owner == OWNER_PREFILL)
+        if (a->owner == OWNER_PREFILL && strcmp(a->prefill_node, a->decode_node))
             e->router->n_handed_off++;
         entry_note(e, entry_place(e), "accepted", "decode");
         a->owner = OWNER_DECODE;

@@ -117,11 +117,11 @@ static void capacity(struct service *s, struct service_capacity *out)
 {
     struct router *r = (struct router *)s;
 
-    *out = (struct service_capacity){
-        .n_running = r->n_entries - r->n_queued,
-        .n_waiting = r->n_queued,
-        .max_waiting = r->options.max_waiting,
-        .retry_after_s = rate_retry_after_s(&r->serving, (double)r->n_unserved_tokens)};
+    *out = (struct service_capacity){.n_running = r->n_entries - r->n_queued,
+                                     .n_waiting = r->n_queued,
+                                     .max_waiting = r->options.max_waiting,
+                                     .retry_after_s =
+                                         rate_retry_after_s(&r->serving, r->n_unserved_tokens)};
 }
 
 static enum status readiness(struct service *s)
@@ -186,7 +186,7 @@ static void stats(struct service *s, service_stat_visitor *visit, void *context)
     visit(context, "", "waiting", NULL, r->n_queued);
     visit(context, "", "journal_bytes", NULL, (double)r->journal_bytes);
     visit(context, "", "waiting_prompt_tokens", NULL, (double)r->n_unserved_tokens);
-    visit(context, "", "prompt_tokens_a_second", NULL, r->serving.work_a_second);
+    visit(context, "", "prompt_tokens_a_second", NULL, r->serving.tokens_a_second);
     visit(context, "", "tokens", NULL, (double)r->n_tokens);
     visit(context, "", "handed_off", NULL, (double)r->n_handed_off);
     visit(context, "", "resumed", NULL, (double)r->n_retries);
@@ -351,7 +351,7 @@ static void tick(void *context)
 {
     struct router *r = context;
 
-    rate_look(&r->serving, r->n_unserved_tokens > 0, clock_now_ms());
+    rate_look(&r->serving, r->n_unserved_tokens, clock_now_ms());
     let_unused_go(r);
     note_nodes(r); /* a lost link is still among them while its loss is told */
     if (dispatch_possible(r, 1) == STATUS_OK)

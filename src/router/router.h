@@ -79,6 +79,8 @@ struct wanted {
                              */
     bool suspect;           /* of having crashed a node: it goes alone to as few others as can be */
     const char *not_decode; /* a node that it moves away from, or NULL */
+    const struct candidate *cell; /* a node of the cell that has it already, which it never leaves;
+                                     NULL: any will do */
 };
 /* Whether it has a slot for one more, whatever that is. */
 bool prefill_is_free(const struct candidate *p);

@@ -10,13 +10,12 @@
 #include <cmocka.h>
 #undef fail /* base/status.h has it */
 
-/* n looks a quarter of a second apart, with so much work done before each. */
-static void look(struct rate *r, int64_t *now_ms, int n, double work, bool busy)
+/* n looks a quarter of a second apart, while so many tokens wait. */
+static void look(struct rate *r, int64_t *now_ms, int n, uint64_t n_waiting)
 {
     while (n--) {
         *now_ms += 250;
-        rate_done(r, work);
-        rate_look(r, busy, *now_ms);
+        rate_look(r, n_waiting, *now_ms);
     }
 }
 
@@ -26,27 +25,42 @@ static void test_rate(void **state)
     int64_t now_ms = 5000;
 
     assert_int_equal(rate_admit(&r, 1u << 30, 0.001), STATUS_OK); /* nothing is known */
-    assert_int_equal(rate_retry_after_s(&r, 1e9), 1);
-    rate_look(&r, true, now_ms);
-    look(&r, &now_ms, 3, 100, true);
-    assert_true(r.work_a_second == 0); /* not a second yet */
-    look(&r, &now_ms, 1, 100, true);
-    assert_true(r.work_a_second == 400);
+    assert_int_equal(rate_retry_after_s(&r, 1u << 30), 1);
+    rate_look(&r, 4000, now_ms);
+    rate_done(&r, 400);
+    look(&r, &now_ms, 3, 4000);
+    assert_true(r.tokens_a_second == 0); /* not a second yet */
+    look(&r, &now_ms, 1, 4000);
+    assert_true(r.tokens_a_second == 400);
     assert_int_equal(rate_admit(&r, 4000, 10.1), STATUS_OK);
     assert_int_equal(rate_admit(&r, 4000, 9.9), STATUS_QUEUE_FULL);
-    assert_non_null(strstr(status_message(), "takes about 10.0 s; this request may wait 9.9 s"));
+    assert_non_null(strstr(status_message(), "takes 10.0 s or more; this request may wait 9.9 s"));
     assert_int_equal(rate_retry_after_s(&r, 4000), 5);
-    assert_int_equal(rate_retry_after_s(&r, 4e6), 60);
-    /* slower from now on */
-    look(&r, &now_ms, 4, 0, true);
-    assert_true(r.work_a_second == 320);
-    /* idle time says nothing */
-    look(&r, &now_ms, 1, 0, false);
-    const double before = r.work_a_second;
-    look(&r, &now_ms, 400, 0, false);
-    assert_true(r.work_a_second == before);
-    look(&r, &now_ms, 40, 100, true);
-    assert_true(r.work_a_second > 380 && r.work_a_second < 401);
+    assert_int_equal(rate_retry_after_s(&r, 4000000), 60);
+    /* a long prompt is being read: that it is not done says nothing, what it took counts at last */
+    look(&r, &now_ms, 80, 4000);
+    assert_true(r.tokens_a_second == 400);
+    rate_done(&r, 9000);
+    look(&r, &now_ms, 1, 300);
+    assert_true(r.tokens_a_second > 440 && r.tokens_a_second < 450);
+    /* short ones say nothing, and neither do they count as time */
+    const double before = r.tokens_a_second;
+    look(&r, &now_ms, 1, 100);
+    for (int i = 0; i < 100; i++) {
+        rate_done(&r, 12);
+        look(&r, &now_ms, 4, 100);
+    }
+    assert_true(r.tokens_a_second == before);
+    /* slower nodes are believed little by little */
+    look(&r, &now_ms, 1, 5000);
+    rate_done(&r, 300);
+    look(&r, &now_ms, 12, 5000);
+    assert_true(r.tokens_a_second == 0.9 * before);
+    for (int i = 0; i < 40; i++) {
+        rate_done(&r, 300);
+        look(&r, &now_ms, 12, 5000);
+    }
+    assert_true(r.tokens_a_second > 99 && r.tokens_a_second < 130);
 }
 
 static void fill(const struct metrics_family *f, struct metrics_samples *out)
