@@ -5,6 +5,7 @@ in a named error, with every page given back."""
 import concurrent.futures
 import json
 import random
+import re
 import socket
 import struct
 import time
@@ -233,7 +234,44 @@ def test_the_prefix_is_not_sent_twice(pair, tokens_of):
     assert sent <= 30 * slab  # the tail page in each layer at most
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_whole_requests(pair, single, tokens_of, string_of, sampling):
+    """A decode node that is asked itself answers all of it, from any point on."""
+    client = w.Client()
+    d = client.dial(pair.decode[0].serving, "decode", version_max=2)
+    for prompt in PROMPTS[:6]:
+        ids = tokens_of(prompt)
+        for n in (1, 2, 24):
+            stream = client.request(d, ids, max_tokens=n, **settings(sampling)).wait()
+            compare(stream, single(ids, sampling, n), string_of)
+            assert {node for node, _ in stream.phases} == {"decode-0"}
+        whole = stream.all_ids()
+        if len(whole) > 6:
+            rest = client.request(d, ids, max_tokens=24, generated=whole[:5], attempt=2, **settings(sampling)).wait()
+            assert rest.error is None and rest.all_ids() == whole[5:]
+    body = json.loads(pair.decode[0].request("GET", "/router/stats")[2])
+    assert body["handoff_received"]["open"] == 0
+    client.close()
+
+
 # ---- refusals ----
+
+
+def refused_messages(server):
+    found = re.search(r"^baton_peer_messages_refused_total\S* (\d+)$", server.request("GET", "/metrics")[2].decode(), re.M)
+    return int(found.group(1))
+
+
+@pytest.mark.parametrize("who", [{"version_max": 1}, {"version_max": 2, "role": "prefill"}], ids=["old", "prefill"])
+def test_who_may_not_ask_a_decode_node(pair, tokens_of, who):
+    client, decode = w.Client(), pair.decode[0]
+    d = client.dial(decode.serving, "decode", **who)
+    before = refused_messages(decode)
+    stream = client.request(d, tokens_of(PROMPTS[0]), max_tokens=4)
+    wait_until(lambda: refused_messages(decode) == before + 1, "refused", 20)
+    assert not stream.phases and decode.stats()["requests"] == 0
+    client.close()
+
 
 
 def test_hello_refusals(pair):

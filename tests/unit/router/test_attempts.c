@@ -158,6 +158,47 @@ static void test_move_and_the_old_node_ends(void **state)
     world_down(&w);
 }
 
+/* ---- cells ---- */
+
+/* A node of another model. */
+static void start_stranger(struct world *w, struct fake_node *n, const char *id, const char *role)
+{
+    const struct peer_events events = {.link_up = fake_link_up,
+                                       .link_down = fake_link_down,
+                                       .message = fake_message,
+                                       .node_stats = fake_node_stats,
+                                       .context = n};
+    struct wire_hello hello = model_hello(id, role);
+
+    memset(n, 0, sizeof *n);
+    hello.n_slots = 4;
+    memset(hello.model_digest, 0x77, sizeof hello.model_digest);
+    hub_start_with(&n->hub, loop, &hello, &events, peer_limits_default);
+    link_node(w, n, role);
+}
+
+/* What one model has begun no other one goes on with: it waits for its own. */
+static void test_a_stream_stays_in_its_cell(void **state)
+{
+    struct world w;
+    struct flight f;
+
+    world_up_with(&w, 1, 1, 4, (struct router_options){0});
+    in_decode(&w, &f);
+    start_stranger(&w, &w.p[1], "prefill-1", "prefill");
+    start_stranger(&w, &w.d[1], "decode-1", "decode");
+    crash_node(&w, f.d);
+    turn_for(loop, 200);
+    assert_int_equal(w.p[0].n_asked, 1);
+    assert_int_equal(w.p[1].n_asked, 0);
+    assert_int_equal(f.c.n_ended, 0);
+    restart_node(&w, f.d);
+    WAIT(loop, w.p[0].n_asked == 2);
+    assert_int_equal(w.p[0].asked[1].m.resume.n_generated, 5);
+    assert_int_equal(w.p[1].n_asked, 0);
+    world_down(&w);
+}
+
 /* ---- poison ---- */
 
 static void test_second_crash_ends_it(void **state)
@@ -407,6 +448,7 @@ int main(void)
         cmocka_unit_test(test_move_overtaken_by_the_end),
         cmocka_unit_test(test_move_fails),
         cmocka_unit_test(test_move_and_the_old_node_ends),
+        cmocka_unit_test(test_a_stream_stays_in_its_cell),
         cmocka_unit_test(test_second_crash_ends_it),
         cmocka_unit_test(test_crash_at_import),
         cmocka_unit_test(test_crash_before_opened),

@@ -168,6 +168,20 @@ static void test_cells(void **state)
     assert_int_equal(choose(p, 2, d, 3, 10), 0);
     d[0].n_running = 4; /* the first cell is full, the second broken */
     assert_int_equal(choose(p, 2, d, 3, 10), -1);
+    /* what one cell has begun, it ends, or nobody does */
+    d[2].max_context_tokens = 2048;
+    const struct candidate begun_in = node("gone");
+    const struct wanted w = {.n_tokens = 10, .cell = &begun_in};
+    assert_int_equal(choose(p, 2, d, 3, 10), 1);
+    assert_int_equal(choose_nodes(p, 2, d, 3, &w, order, &n_order), -1);
+    d[0].n_running = 0;
+    assert_int_equal(choose_nodes(p, 2, d, 3, &w, order, &n_order), 0);
+    d[0].takes_whole = d[2].takes_whole = true;
+    struct wanted short_one = {.n_tokens = 10, .n_prompt = 5, .n_known = 5, .max_local = 32};
+    d[0].n_running = 1;
+    assert_int_equal(choose_local(NULL, d, 3, &short_one), 2);
+    short_one.cell = &begun_in;
+    assert_int_equal(choose_local(NULL, d, 3, &short_one), 0);
 }
 
 static void test_load(void **state)
@@ -223,6 +237,9 @@ static void test_local(void **state)
     p.n_assigned_tokens = 1000;
     w.max_local = 0;
     assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    d[1].n_prefix_tokens = 128; /* all of it: never is never */
+    assert_int_equal(choose_local(&p, d, 3, &w), -1);
+    d[1].n_prefix_tokens = 96;
     w.max_local = 3;
     assert_int_equal(choose_local(&p, d, 3, &w), -1);
     w.max_local = 32;
