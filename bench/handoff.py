@@ -64,7 +64,7 @@ def overlap(a, report):
         for prompt in (128, 512, a.prompt):
             seen = {single.url: [], cluster.url: []}
             for r in range(a.rounds):
-                for k, url in enumerate(seen):
+                for k, url in list(enumerate(seen))[::1 if r % 2 else -1]:
                     seen[url].append(one(url, fresh_ids(prompt, 10 + 2 * (r + 100 * prompt) + k), 16))
             hybrid, split = seen.values()
             step = statistics.median(g for s in hybrid for g in s.gaps_ms[1:])
@@ -140,7 +140,7 @@ def draw(report, path):
         axis.set_xlim(0, 1.18 * max(v["second_split"], v["second_single"]))
         axis.set_title(f"{prompt} tokens, a decode step is {v['step']:.0f} ms", fontsize=9)
         axis.set_xlabel("ms", fontsize=8)
-    axes[0].legend(fontsize=7, loc="lower right")
+    axes[0].legend(fontsize=7, loc="center")
     figure.savefig(path, metadata={"Date": None})
 
 
