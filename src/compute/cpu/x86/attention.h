@@ -170,13 +170,7 @@ INLINE __m256 weight_of(__m256 x)
 {
     const __m256 magic = _mm256_set1_ps(0x1.8p23f);
     __m256 t = _mm256_add_ps(x, magic), r = _mm256_sub_ps(x, _mm256_sub_ps(t, magic));
-    __m256 p = _mm256_set1_ps(0x1.5bba14p-10f);
-
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3cea88p-7f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b752p-5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9bcp-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256 p = avx2_exp2_of_rest(r);
     __m256i e = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
     p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), e));
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-64.0f), _CMP_LT_OQ), p);

@@ -55,18 +55,25 @@ struct avx2_wide {
     int32_t x[16][AVX2_TILE]; /* pairs */
 };
 
-INLINE __m256 avx2_exp2(__m256 x)
+/* exp2 of what rounding leaves, -0.5 to 0.5. */
+INLINE __m256 avx2_exp2_of_rest(__m256 r)
 {
-    x = _mm256_max_ps(x, _mm256_set1_ps(-126.0f));
-    x = _mm256_min_ps(x, _mm256_set1_ps(126.0f));
-    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
-           r = _mm256_sub_ps(x, n);
     __m256 p = _mm256_set1_ps(0x1.5bba14p-10f);
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3cea88p-7f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b752p-5f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf9bcp-3f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e42ap-1f));
     p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    return p;
+}
+
+INLINE __m256 avx2_exp2(__m256 x)
+{
+    x = _mm256_max_ps(x, _mm256_set1_ps(-126.0f));
+    x = _mm256_min_ps(x, _mm256_set1_ps(126.0f));
+    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+           r = _mm256_sub_ps(x, n);
+    __m256 p = avx2_exp2_of_rest(r);
     __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), e));
 }

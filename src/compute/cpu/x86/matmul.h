@@ -18,123 +18,8 @@
 #define START_S8 -1
 #endif
 
-/* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
-struct kind {
-    enum weight_form form;
-    bool has_min;
-    enum scale_form scales;
-    bool unpacked; /* a block is 8 vectors of bytes and 2 of scales */
-    int start;     /* which of the activations', or -1: no offset */
-};
-
-#define UNPACKED_BYTES (10 * LANE_BYTES)
-
-INLINE uint32_t integer_bytes(const struct kind k)
-{
-    return k.unpacked || k.form == WEIGHT_S8 ? 8 * LANE_BYTES
-           : k.form == WEIGHT_U4             ? 4 * LANE_BYTES
-           : k.form == WEIGHT_U5             ? 5 * LANE_BYTES
-                                             : 6 * LANE_BYTES;
-}
-
-INLINE uint32_t block_bytes(const struct kind k)
-{
-    uint32_t scale_bytes = k.scales == SCALES_K ? 0 : (k.has_min ? 4 : 2) * LANES;
-
-    return k.unpacked ? UNPACKED_BYTES : integer_bytes(k) + scale_bytes;
-}
-
-/* Of a super-block, before its blocks. */
-INLINE uint32_t header_bytes(const struct kind k)
-{
-    return k.scales != SCALES_K ? 0 : (k.form == WEIGHT_U6 ? 18 : 16) * LANES;
-}
-
-/* Where block b begins. */
-INLINE const uint8_t *block_at(const struct kind k, const uint8_t *w, uint32_t b)
-{
-    return w + b * block_bytes(k) +
-           (k.scales == SCALES_K ? (b / SUPER_BLOCKS + 1) * header_bytes(k) : 0);
-}
-
-/* The outputs' values 4 g to 4 g + 3 of a block. */
-INLINE lanes_i group(const struct kind k, const uint8_t *w, int g)
-{
-    if (k.unpacked || k.form == WEIGHT_S8)
-        return I_LOAD(w + g * LANE_BYTES);
-    lanes_i raw = I_LOAD(w + g / 2 * LANE_BYTES);
-    lanes_i v = I_AND(g & 1 ? I_SHIFT_RIGHT16(raw, 4) : raw, I_SET8(15));
-    if (k.form == WEIGHT_U5) {
-        lanes_i bits = I_LOAD(w + 4 * LANE_BYTES);
-        bits = g < 4 ? I_SHIFT_LEFT16(bits, 4 - g) : I_SHIFT_RIGHT16(bits, g - 4);
-        v = I_OR(v, I_AND(bits, I_SET8(16)));
-    }
-    if (k.form == WEIGHT_U6) {
-        lanes_i bits = I_LOAD(w + (4 + g / 4) * LANE_BYTES);
-        int q = 2 * (g & 3);
-        bits = q <= 4 ? I_SHIFT_LEFT16(bits, 4 - q) : I_SHIFT_RIGHT16(bits, q - 4);
-        v = I_OR(v, I_AND(bits, I_SET8(48)));
-    }
-    return v;
-}
-
-/* Of a super-block the i'th of 16: U6 a step's scale; others a block's scale, then minimum. */
-INLINE lanes_f super_scale(const struct kind k, const uint8_t *header, uint32_t i)
-{
-    lanes_i v;
-
-    if (k.form == WEIGHT_U6)
-        return F_MUL(I_TO_F(I_LOAD_INT8(header + i * LANES)), F_LOAD_HALVES(header + 16 * LANES));
-    if (i < 15) {
-        v = I_SHIFT_RIGHT32(I_LOAD(header + i / 5 * LANE_BYTES), 6 * (i % 5));
-        v = I_AND(v, I_SET32(63));
-    } else {
-        v = I_SHIFT_RIGHT32(I_LOAD(header), 30);
-        for (int j = 1; j < 3; j++) {
-            lanes_i two = I_SHIFT_RIGHT32(I_LOAD(header + j * LANE_BYTES), 30);
-            v = I_OR(v, I_SHIFT_LEFT32(two, 2 * j));
-        }
-    }
-    return F_MUL(I_TO_F(v), F_LOAD_HALVES(header + (i < 8 ? 12 : 14) * LANES));
-}
-
-/* A super-block's scales in the order of use: of each block two. */
-INLINE void expand(const struct kind k, const uint8_t *header, float (*to)[2][LANES])
-{
-    UNROLL for (int i = 0; i < 16; i++)
-    {
-        float *one = k.form == WEIGHT_U6 ? to[i / 2][i % 2] : to[i % 8][i / 8];
-        F_STORE(one, super_scale(k, header, (uint32_t)i));
-    }
-}
-
-/* A panel's block of 32 values; super: its scales, if they are a K-quant's. */
-struct part {
-    const uint8_t *w;
-    const float (*super)[LANES];
-};
-
-/* Scale i (or minimum) of a block. */
-INLINE lanes_f scale(const struct kind k, const struct part at, int i)
-{
-    const uint8_t *w = at.w + integer_bytes(k);
-
-    if (k.scales == SCALES_K)
-        return F_LOAD(at.super[i]);
-    return k.scales == SCALES_F16 ? F_LOAD_HALVES(w + i * 2 * LANES)
-                                  : F_LOAD((const float *)(w + i * LANE_BYTES));
-}
-
-/* The same of block b of a panel. */
-INLINE lanes_f scale_of(const struct kind k, const uint8_t *panel, uint32_t b, int i)
-{
-    uint32_t j = b % SUPER_BLOCKS;
-
-    if (k.scales == SCALES_K)
-        return super_scale(k, block_at(k, panel, b - j) - header_bytes(k),
-                           k.form == WEIGHT_U6 ? 2 * j + (uint32_t)i : 8 * (uint32_t)i + j);
-    return scale(k, (struct part){.w = block_at(k, panel, b)}, i);
-}
+#define UNPACKED_S8_BYTES (8 * LANE_BYTES)
+#include "compute/cpu/x86/matmul_panel.h"
 
 #ifdef DOT_BYTES
 /* n groups of a block from the first, added to the sums. */
@@ -300,12 +185,6 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w,
     }
 }
 
-INLINE void fetch(const uint8_t *w, uint32_t bytes)
-{
-    UNROLL for (uint32_t line = 0; line < bytes; line += 64)
-        _mm_prefetch((const char *)(w + line), _MM_HINT_T0);
-}
-
 /* All of K for a tile, prefetching the panels so many bytes ahead: y[panel][row][lane]. */
 INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
                  const struct ACTS_OF(q8) * x, const struct ACTS_OF(outliers) * o, uint32_t n_k,
@@ -341,51 +220,12 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
     }
 }
 
-/* ---- instances ---- */
-
-typedef void tile_kernel(const uint8_t *const *w, uint64_t ahead, const struct ACTS_OF(q8) * x,
-                         const struct ACTS_OF(outliers) * o, uint32_t n_k, float (*y)[TILE][LANES]);
-
-#define INSTANCE(rows, name, panels, ...)                                                          \
-    static void name##_##rows##_##panels(                                                          \
-        const uint8_t *const *w, uint64_t ahead, const struct ACTS_OF(q8) * x,                     \
-        const struct ACTS_OF(outliers) * o, uint32_t n_k, float(*y)[TILE][LANES])                  \
-    {                                                                                              \
-        const struct kind k = {__VA_ARGS__};                                                       \
-        tile(k, w, ahead, x, o, n_k, rows, panels, y);                                             \
-    }
-#define INSTANCES(name, ...)                                                                       \
-    EACH_ROWS(INSTANCE, name, 1, __VA_ARGS__) EACH_ROWS(INSTANCE, name, 2, __VA_ARGS__)
-#define POINTER(rows, name, panels) name##_##rows##_##panels,
-/* By panels - 1, then rows - 1. */
-#define KERNELS(name)                                                                              \
-    {                                                                                              \
-        {EACH_ROWS(POINTER, name, 1)},                                                             \
-        {                                                                                          \
-            EACH_ROWS(POINTER, name, 2)                                                            \
-        }                                                                                          \
-    }
-
-INSTANCES(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
-INSTANCES(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
-INSTANCES(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
-INSTANCES(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
-INSTANCES(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
-INSTANCES(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
-INSTANCES(q8_0, WEIGHT_S8, false, SCALES_F16, false, START_S8)
-INSTANCES(bytes_q4_0, WEIGHT_U4, false, SCALES_F32, true, START_8)
-INSTANCES(bytes_q4_m, WEIGHT_U4, true, SCALES_F32, true, -1)
-INSTANCES(bytes_q5_0, WEIGHT_U5, false, SCALES_F32, true, START_16)
-INSTANCES(bytes_q5_m, WEIGHT_U5, true, SCALES_F32, true, -1)
-INSTANCES(bytes_q6, WEIGHT_U6, false, SCALES_F32, true, START_32_LOW)
-INSTANCES(bytes_q8, WEIGHT_S8, false, SCALES_F32, true, START_S8)
-
 /* A panel's blocks as bytes with f32 scales. */
 INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
 {
     const uint8_t *panel = w;
 
-    for (uint32_t b = 0; b < n_blocks; b++, to += UNPACKED_BYTES) {
+    for (uint32_t b = 0; b < n_blocks; b++, to += 10 * LANE_BYTES) {
         w = block_at(k, panel, b);
         UNROLL for (int g = 0; g < 8; g++) I_STORE(to + LANE_BYTES * g, group(k, w, g));
         F_STORE((float *)(to + 8 * LANE_BYTES), scale_of(k, panel, b, 0));
@@ -394,36 +234,11 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
     }
 }
 
-#define UNPACK(name, ...)                                                                          \
-    static void unpack_##name(const uint8_t *w, uint32_t n_blocks, uint8_t *to)                    \
-    {                                                                                              \
-        unpack((struct kind){__VA_ARGS__}, w, n_blocks, to);                                       \
-    }
-UNPACK(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
-UNPACK(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
-UNPACK(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
-UNPACK(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
-UNPACK(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
-UNPACK(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
-UNPACK(q8_0, WEIGHT_S8, false, SCALES_F16, false, START_S8)
-
-static const struct kernels {
-    enum dtype type;
-    tile_kernel *packed[2][TILE], *bytes[2][TILE];
-    void (*unpack)(const uint8_t *w, uint32_t n_blocks, uint8_t *to);
-} kernels[] = {
-    {DTYPE_Q4_0, KERNELS(q4_0), KERNELS(bytes_q4_0), unpack_q4_0},
-    {DTYPE_Q4_1, KERNELS(q4_1), KERNELS(bytes_q4_m), unpack_q4_1},
-    {DTYPE_Q4_K, KERNELS(q4_k), KERNELS(bytes_q4_m), unpack_q4_k},
-    {DTYPE_Q5_0, KERNELS(q5_0), KERNELS(bytes_q5_0), unpack_q5_0},
-    {DTYPE_Q5_K, KERNELS(q5_k), KERNELS(bytes_q5_m), unpack_q5_k},
-    {DTYPE_Q6_K, KERNELS(q6_k), KERNELS(bytes_q6), unpack_q6_k},
-    {DTYPE_Q8_0, KERNELS(q8_0), KERNELS(bytes_q8), unpack_q8_0},
-};
+#include "compute/cpu/x86/matmul_instances.h"
 
 static uint32_t unpacked_bytes(enum weight_form form)
 {
-    return UNPACKED_BYTES;
+    return block_bytes((struct kind){.form = form, .unpacked = true});
 }
 
 static uint32_t rows_worth_unpacking(const struct compute_matrix *m)

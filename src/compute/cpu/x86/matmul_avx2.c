@@ -10,135 +10,17 @@
 #include "compute/cpu/x86/vector256.h"
 
 #define X86(name) avx2_##name
+#define ACTS_OF(name) avx2_##name
 #define TILE AVX2_TILE
+#define EACH_ROWS(X, ...) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__)
 
-/* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
-struct kind {
-    enum weight_form form;
-    bool has_min;
-    enum scale_form scales;
-    bool unpacked; /* a block is 256 bytes (S8: 256 times 16 bits) and 16 f32 scales */
-    int start;     /* which of avx2_q8's, or -1: no offset */
-};
-
-INLINE uint32_t integer_bytes(const struct kind k)
-{
-    return k.unpacked && k.form == WEIGHT_S8   ? 512
-           : k.unpacked || k.form == WEIGHT_S8 ? 256
-           : k.form == WEIGHT_U4               ? 128
-           : k.form == WEIGHT_U5               ? 160
-                                               : 192;
-}
-
-INLINE uint32_t block_bytes(const struct kind k)
-{
-    return integer_bytes(k) + (k.unpacked ? 64 : k.scales == SCALES_K ? 0 : k.has_min ? 32 : 16);
-}
-
-/* Of a super-block, before its blocks. */
-INLINE uint32_t header_bytes(const struct kind k)
-{
-    return k.scales != SCALES_K ? 0 : k.form == WEIGHT_U6 ? 144 : 128;
-}
-
-/* Where block b begins. */
-INLINE const uint8_t *block_at(const struct kind k, const uint8_t *w, uint32_t b)
-{
-    return w + b * block_bytes(k) +
-           (k.scales == SCALES_K ? (b / SUPER_BLOCKS + 1) * header_bytes(k) : 0);
-}
+#define START_S8 -1
+#define UNPACKED_S8_BYTES (16 * LANE_BYTES) /* as 16 bits */
+#include "compute/cpu/x86/matmul_panel.h"
 
 static uint32_t unpacked_bytes(enum weight_form form)
 {
     return block_bytes((struct kind){.form = form, .unpacked = true});
-}
-
-/* The 8 outputs' values 4 g to 4 g + 3 of a block. */
-INLINE __m256i group(const struct kind k, const uint8_t *w, int g)
-{
-    const __m256i nibble = _mm256_set1_epi8(15);
-
-    if (k.unpacked || k.form == WEIGHT_S8)
-        return _mm256_loadu_si256((const __m256i *)(w + 32 * g));
-    __m256i raw = _mm256_loadu_si256((const __m256i *)(w + 32 * (g / 2)));
-    __m256i v = _mm256_and_si256(g & 1 ? _mm256_srli_epi16(raw, 4) : raw, nibble);
-    if (k.form == WEIGHT_U5) {
-        __m256i bits = _mm256_loadu_si256((const __m256i *)(w + 128));
-        bits = g < 4 ? _mm256_slli_epi16(bits, 4 - g) : _mm256_srli_epi16(bits, g - 4);
-        v = _mm256_or_si256(v, _mm256_and_si256(bits, _mm256_set1_epi8(16)));
-    }
-    if (k.form == WEIGHT_U6) {
-        __m256i bits = _mm256_loadu_si256((const __m256i *)(w + 128 + 32 * (g / 4)));
-        int q = 2 * (g & 3);
-        bits = q <= 4 ? _mm256_slli_epi16(bits, 4 - q) : _mm256_srli_epi16(bits, q - 4);
-        v = _mm256_or_si256(v, _mm256_and_si256(bits, _mm256_set1_epi8(48)));
-    }
-    return v;
-}
-
-INLINE __m256 halves(const uint8_t *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
-
-/* Of a super-block the i'th of 16: U6 a step's scale; others a block's scale, then minimum. */
-INLINE __m256 super_scale(const struct kind k, const uint8_t *header, uint32_t i)
-{
-    if (k.form == WEIGHT_U6) {
-        __m128i v = _mm_loadl_epi64((const __m128i *)(header + 8 * i));
-        return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v)), halves(header + 128));
-    }
-    __m256i v;
-    if (i < 15) {
-        v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)header + i / 5),
-                             _mm_cvtsi32_si128((int)(6 * (i % 5))));
-        v = _mm256_and_si256(v, _mm256_set1_epi32(63));
-    } else {
-        v = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)header), 30);
-        for (int j = 1; j < 3; j++) {
-            __m256i two = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)header + j), 30);
-            v = _mm256_or_si256(v, _mm256_slli_epi32(two, 2 * j));
-        }
-    }
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(v), halves(header + (i < 8 ? 96 : 112)));
-}
-
-/* A super-block's scales in the order of use: of each block two. */
-INLINE void expand(const struct kind k, const uint8_t *header, float (*to)[2][8])
-{
-    UNROLL for (int i = 0; i < 16; i++)
-    {
-        float *one = k.form == WEIGHT_U6 ? to[i / 2][i % 2] : to[i % 8][i / 8];
-        _mm256_store_ps(one, super_scale(k, header, (uint32_t)i));
-    }
-}
-
-/* A panel's block of 32 values; super: its scales, if they are a K-quant's. */
-struct part {
-    const uint8_t *w;
-    const float (*super)[8];
-};
-
-/* Scale i (or minimum) of a block. */
-INLINE __m256 scale(const struct kind k, const struct part at, int i)
-{
-    const uint8_t *w = at.w + integer_bytes(k);
-
-    if (k.scales == SCALES_K)
-        return _mm256_load_ps(at.super[i]);
-    return k.scales == SCALES_F16 ? halves(w + 16 * i)
-                                  : _mm256_loadu_ps((const float *)(w + 32 * i));
-}
-
-/* The same of block b of a panel. */
-INLINE __m256 scale_of(const struct kind k, const uint8_t *panel, uint32_t b, int i)
-{
-    uint32_t j = b % SUPER_BLOCKS;
-
-    if (k.scales == SCALES_K)
-        return super_scale(k, block_at(k, panel, b - j) - header_bytes(k),
-                           k.form == WEIGHT_U6 ? 2 * j + (uint32_t)i : 8 * (uint32_t)i + j);
-    return scale(k, (struct part){.w = block_at(k, panel, b)}, i);
 }
 
 /* As a float: vbroadcastss is a load and nothing else, vpbroadcastd also takes one of the pipes
@@ -367,12 +249,6 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w, const struct a
     }
 }
 
-INLINE void fetch(const uint8_t *w, uint32_t bytes)
-{
-    UNROLL for (uint32_t line = 0; line < bytes; line += 64)
-        _mm_prefetch((const char *)(w + line), _MM_HINT_T0);
-}
-
 /* All of K for a tile, prefetching the panels so many bytes ahead: y[panel][row][8]. */
 INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
                  const struct avx2_q8 *x, const struct avx2_outliers *o, uint32_t n_k,
@@ -413,50 +289,6 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
     }
 }
 
-/* ---- instances ---- */
-
-typedef void tile_kernel(const uint8_t *const *w, uint64_t ahead, const struct avx2_q8 *x,
-                         const struct avx2_outliers *o, uint32_t n_k, float (*y)[AVX2_TILE][8]);
-
-#define INSTANCE(name, kind_, rows, panels)                                                        \
-    static void name##_##rows##_##panels(const uint8_t *const *w, uint64_t ahead,                  \
-                                         const struct avx2_q8 *x, const struct avx2_outliers *o,   \
-                                         uint32_t n_k, float(*y)[AVX2_TILE][8])                    \
-    {                                                                                              \
-        const struct kind k = kind_;                                                               \
-        tile(k, w, ahead, x, o, n_k, rows, panels, y);                                             \
-    }
-#define INSTANCES(name, ...)                                                                       \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 1, 1)                                             \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 2, 1)                                             \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 3, 1)                                             \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 4, 1)                                             \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 1, 2)                                             \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 2, 2)                                             \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 3, 2)                                             \
-    INSTANCE(name, ((struct kind){__VA_ARGS__}), 4, 2)
-#define KERNELS(name)                                                                              \
-    {                                                                                              \
-        {name##_1_1, name##_2_1, name##_3_1, name##_4_1},                                          \
-        {                                                                                          \
-            name##_1_2, name##_2_2, name##_3_2, name##_4_2                                         \
-        }                                                                                          \
-    }
-
-INSTANCES(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
-INSTANCES(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
-INSTANCES(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
-INSTANCES(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
-INSTANCES(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
-INSTANCES(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
-INSTANCES(q8_0, WEIGHT_S8, false, SCALES_F16, false, -1)
-INSTANCES(bytes_q4_0, WEIGHT_U4, false, SCALES_F32, true, START_8)
-INSTANCES(bytes_q4_m, WEIGHT_U4, true, SCALES_F32, true, -1)
-INSTANCES(bytes_q5_0, WEIGHT_U5, false, SCALES_F32, true, START_16)
-INSTANCES(bytes_q5_m, WEIGHT_U5, true, SCALES_F32, true, -1)
-INSTANCES(bytes_q6, WEIGHT_U6, false, SCALES_F32, true, START_32_LOW)
-INSTANCES(bytes_q8, WEIGHT_S8, false, SCALES_F32, true, -1)
-
 /* A panel's blocks as bytes, or 16 bits, with f32 scales. */
 INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
 {
@@ -493,32 +325,7 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
     }
 }
 
-#define UNPACK(name, ...)                                                                          \
-    static void unpack_##name(const uint8_t *w, uint32_t n_blocks, uint8_t *to)                    \
-    {                                                                                              \
-        unpack((struct kind){__VA_ARGS__}, w, n_blocks, to);                                       \
-    }
-UNPACK(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)
-UNPACK(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)
-UNPACK(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)
-UNPACK(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)
-UNPACK(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)
-UNPACK(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)
-UNPACK(q8_0, WEIGHT_S8, false, SCALES_F16, false, -1)
-
-static const struct kernels {
-    enum dtype type;
-    tile_kernel *packed[2][AVX2_TILE], *bytes[2][AVX2_TILE];
-    void (*unpack)(const uint8_t *w, uint32_t n_blocks, uint8_t *to);
-} kernels[] = {
-    {DTYPE_Q4_0, KERNELS(q4_0), KERNELS(bytes_q4_0), unpack_q4_0},
-    {DTYPE_Q4_1, KERNELS(q4_1), KERNELS(bytes_q4_m), unpack_q4_1},
-    {DTYPE_Q4_K, KERNELS(q4_k), KERNELS(bytes_q4_m), unpack_q4_k},
-    {DTYPE_Q5_0, KERNELS(q5_0), KERNELS(bytes_q5_0), unpack_q5_0},
-    {DTYPE_Q5_K, KERNELS(q5_k), KERNELS(bytes_q5_m), unpack_q5_k},
-    {DTYPE_Q6_K, KERNELS(q6_k), KERNELS(bytes_q6), unpack_q6_k},
-    {DTYPE_Q8_0, KERNELS(q8_0), KERNELS(bytes_q8), unpack_q8_0},
-};
+#include "compute/cpu/x86/matmul_instances.h"
 
 /* From so many rows on a panel is unpacked first. Bits of 5- and 6-bit weights are put together
  * again for every two rows; K-quants' scales become f32 for every tile; other 4-bit weights come
