@@ -67,19 +67,26 @@ static inline void fake_node_stats(void *context, struct wire_node_stats *out)
 }
 
 /* As a process does: another epoch each time. What it was asked before is kept. */
-static inline void fake_restart(struct fake_node *n, struct net_loop *l, const char *id,
-                                const char *role, uint32_t n_slots)
+static inline void fake_restart_as(struct fake_node *n, struct net_loop *l,
+                                   const struct wire_hello *hello)
 {
     const struct peer_events events = {.link_up = fake_link_up,
                                        .link_down = fake_link_down,
                                        .message = fake_message,
                                        .node_stats = fake_node_stats,
                                        .context = n};
-    struct wire_hello hello = model_hello(id, role);
 
     memset(&n->hub, 0, sizeof n->hub);
+    hub_start_with(&n->hub, l, hello, &events, peer_limits_default);
+}
+
+static inline void fake_restart(struct fake_node *n, struct net_loop *l, const char *id,
+                                const char *role, uint32_t n_slots)
+{
+    struct wire_hello hello = model_hello(id, role);
+
     hello.n_slots = n_slots;
-    hub_start_with(&n->hub, l, &hello, &events, peer_limits_default);
+    fake_restart_as(n, l, &hello);
 }
 
 static inline void fake_start(struct fake_node *n, struct net_loop *l, const char *id,

@@ -163,17 +163,12 @@ static void test_move_and_the_old_node_ends(void **state)
 /* A node of another model. */
 static void start_stranger(struct world *w, struct fake_node *n, const char *id, const char *role)
 {
-    const struct peer_events events = {.link_up = fake_link_up,
-                                       .link_down = fake_link_down,
-                                       .message = fake_message,
-                                       .node_stats = fake_node_stats,
-                                       .context = n};
     struct wire_hello hello = model_hello(id, role);
 
     memset(n, 0, sizeof *n);
     hello.n_slots = 4;
     memset(hello.model_digest, 0x77, sizeof hello.model_digest);
-    hub_start_with(&n->hub, loop, &hello, &events, peer_limits_default);
+    fake_restart_as(n, loop, &hello);
     link_node(w, n, role);
 }
 
@@ -222,78 +217,61 @@ static void test_second_crash_ends_it(void **state)
     world_down(&w);
 }
 
-/* It dies of the pages' arrival; who is heard first, prefill node or broken link, is chance. */
-static void test_crash_at_import(void **state)
-{
-    for (int order = 0; order < 4; order++) {
-        struct world w;
-        struct flight f;
-        struct fake_node *p, *d;
-
-        world_up(&w);
-        take_off(&w, &f, (struct wish){0});
-        for (uint32_t i = 0; i < 2; i++) {
-            const struct wire_prefill_request *m = request_at(&w, i + 1, &p);
-            const bool link_first = order >> i & 1;
-            d = decode_named(&w, m->decode_targets[0]);
-            say_opened(p, m, m->decode_targets[0]);
-            turn_some(loop, 5);
-            if (link_first)
-                crash_node(&w, d);
-            say_failed(p, m, STATUS_PEER_LOST);
-            turn_some(loop, 5);
-            if (!link_first)
-                crash_node(&w, d);
-            restart_node(&w, d);
-        }
-        WAIT(loop, f.c.n_ended);
-        assert_int_equal(f.c.status, STATUS_REQUEST_CRASHED_NODES);
-        assert_int_equal(w.p[0].n_asked + w.p[1].n_asked, 2);
-        world_down(&w);
-    }
-}
-
 static uint64_t epoch_of(struct world *w, const struct fake_node *n)
 {
     return peer_link_hello(peer_hub_find(router_hub(w->r), peer_hub_hello(n->hub.hub)->node_id))
         ->epoch;
 }
 
-/* The same where nobody has said that the node took it: the prefill node names whom it lost. */
+/* It dies of the pages' arrival; who is heard first, prefill node or broken link, is chance. Where
+ * nobody has said that the node took it, the prefill node names whom it lost. */
+static void crash_at_import(bool was_opened, int order)
+{
+    struct world w;
+    struct client c;
+    struct fake_node *p;
+
+    world_up(&w);
+    assert_int_equal(client_submit(&c, w.r, (struct wish){0}), STATUS_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct wire_prefill_request *m = request_at(&w, i + 1, &p);
+        struct fake_node *d = decode_named(&w, m->decode_targets[0]);
+        struct wire_result failed = {.key = m->key,
+                                     .attempt = m->attempt,
+                                     .phase = WIRE_PHASE_FAILED,
+                                     .done = true,
+                                     .error = STATUS_PEER_LOST,
+                                     .n_lost_nodes = !was_opened};
+        const bool link_first = order >> i & 1;
+        strcpy(failed.lost_nodes[0].node_id, m->decode_targets[0]);
+        failed.lost_nodes[0].epoch = epoch_of(&w, d);
+        if (was_opened)
+            say_opened(p, m, m->decode_targets[0]);
+        turn_some(loop, 5);
+        if (link_first)
+            crash_node(&w, d);
+        fake_say(p, &failed);
+        turn_some(loop, 5);
+        if (!link_first)
+            crash_node(&w, d);
+        restart_node(&w, d);
+    }
+    WAIT(loop, c.n_ended);
+    assert_int_equal(c.status, STATUS_REQUEST_CRASHED_NODES);
+    assert_int_equal(w.p[0].n_asked + w.p[1].n_asked, 2);
+    world_down(&w);
+}
+
+static void test_crash_at_import(void **state)
+{
+    for (int order = 0; order < 4; order++)
+        crash_at_import(true, order);
+}
+
 static void test_crash_before_opened(void **state)
 {
-    for (int order = 0; order < 4; order++) {
-        struct world w;
-        struct client c;
-        struct fake_node *p, *d;
-
-        world_up(&w);
-        assert_int_equal(client_submit(&c, w.r, (struct wish){0}), STATUS_OK);
-        for (uint32_t i = 0; i < 2; i++) {
-            const struct wire_prefill_request *m = request_at(&w, i + 1, &p);
-            struct wire_result failed = {.key = m->key,
-                                         .attempt = m->attempt,
-                                         .phase = WIRE_PHASE_FAILED,
-                                         .done = true,
-                                         .error = STATUS_PEER_LOST,
-                                         .n_lost_nodes = 1};
-            const bool link_first = order >> i & 1;
-            d = decode_named(&w, m->decode_targets[0]);
-            strcpy(failed.lost_nodes[0].node_id, m->decode_targets[0]);
-            failed.lost_nodes[0].epoch = epoch_of(&w, d);
-            if (link_first)
-                crash_node(&w, d);
-            fake_say(p, &failed);
-            turn_some(loop, 5);
-            if (!link_first)
-                crash_node(&w, d);
-            restart_node(&w, d);
-        }
-        WAIT(loop, c.n_ended);
-        assert_int_equal(c.status, STATUS_REQUEST_CRASHED_NODES);
-        assert_int_equal(w.p[0].n_asked + w.p[1].n_asked, 2);
-        world_down(&w);
-    }
+    for (int order = 0; order < 4; order++)
+        crash_at_import(false, order);
 }
 
 /* It dies as soon as it has taken the request over, and its word of that is lost: what the prefill
