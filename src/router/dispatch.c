@@ -254,7 +254,6 @@ static void serve_queue(struct router *r, int64_t now_ms)
     struct candidate prefill[MAX_NODES], decode[MAX_NODES];
     const uint32_t n_prefill = collect_candidates(r, "prefill", prefill),
                    n_decode = collect_candidates(r, "decode", decode);
-
     uint32_t n_looked = 0;
 
     count_assigned(r, prefill, n_prefill, decode, n_decode);
@@ -265,12 +264,12 @@ static void serve_queue(struct router *r, int64_t now_ms)
         if (!any_is_free(decode, n_decode, decode_is_free) ||
             (!prefill_free && !r->options.max_local_tokens))
             break; /* a long queue is not walked in vain */
-        if (!prefill_free && n_known_of(e) > r->options.max_local_tokens &&
-            (r->options.policy != POLICY_PREFIX || n_looked++ >= MAX_LOOKED))
-            continue; /* only a decode node that has most of it could take it */
         const bool moves = wants_to_move(e, decode, n_decode);
         if ((e->state != ENTRY_QUEUED && !moves) || e->not_before_ms > now_ms || e->verdict_by_ms)
             continue;
+        if (!prefill_free && n_known_of(e) > r->options.max_local_tokens &&
+            (r->options.policy != POLICY_PREFIX || n_looked++ >= MAX_LOOKED))
+            continue; /* only a decode node that has most of it could take it */
         const struct wanted w = {.policy = r->options.policy,
                                  .turn = r->n_sent,
                                  .n_tokens = n_tokens_of(e),
@@ -281,7 +280,7 @@ static void serve_queue(struct router *r, int64_t now_ms)
                                  .max_resumed = entry_is_resumed(e) ? MAX_RESUMED_A_NODE : 0,
                                  .suspect = e->n_crashes > 0,
                                  .not_decode = moves ? e->now.decode_node : NULL,
-                                 .cell = e->n_ids ? &e->cell : NULL};
+                                 .cell = e->n_ids || e->n_prompt_rows ? &e->cell : NULL};
         if (r->options.policy == POLICY_PREFIX) {
             find_prefixes(e, prefill, n_prefill, prefill_is_free);
             find_prefixes(e, decode, n_decode, decode_is_free);

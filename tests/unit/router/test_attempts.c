@@ -172,26 +172,36 @@ static void start_stranger(struct world *w, struct fake_node *n, const char *id,
     link_node(w, n, role);
 }
 
-/* What one model has begun no other one goes on with: it waits for its own. */
+/* What one model has begun no other one goes on with, be it an answer or the prompt's
+ * log-probabilities: it waits for its own. */
 static void test_a_stream_stays_in_its_cell(void **state)
 {
-    struct world w;
-    struct flight f;
+    for (int rows_only = 0; rows_only < 2; rows_only++) {
+        struct world w;
+        struct flight f;
 
-    world_up_with(&w, 1, 1, 4, (struct router_options){0});
-    in_decode(&w, &f);
-    start_stranger(&w, &w.p[1], "prefill-1", "prefill");
-    start_stranger(&w, &w.d[1], "decode-1", "decode");
-    crash_node(&w, f.d);
-    turn_for(loop, 200);
-    assert_int_equal(w.p[0].n_asked, 1);
-    assert_int_equal(w.p[1].n_asked, 0);
-    assert_int_equal(f.c.n_ended, 0);
-    restart_node(&w, f.d);
-    WAIT(loop, w.p[0].n_asked == 2);
-    assert_int_equal(w.p[0].asked[1].m.resume.n_generated, 5);
-    assert_int_equal(w.p[1].n_asked, 0);
-    world_down(&w);
+        world_up_with(&w, 1, 1, 4, (struct router_options){0});
+        if (rows_only) {
+            take_off(&w, &f, (struct wish){.n_prompt = 40, .prompt_rows = true});
+            say_rows(f.p, f.m, 1, 20);
+            turn_some(loop, 20);
+        } else {
+            in_decode(&w, &f);
+        }
+        start_stranger(&w, &w.p[1], "prefill-1", "prefill");
+        start_stranger(&w, &w.d[1], "decode-1", "decode");
+        struct fake_node *gone = rows_only ? f.p : f.d;
+        crash_node(&w, gone);
+        turn_for(loop, 200);
+        assert_int_equal(w.p[0].n_asked, 1);
+        assert_int_equal(w.p[1].n_asked, 0);
+        assert_int_equal(f.c.n_ended, 0);
+        restart_node(&w, gone);
+        WAIT(loop, w.p[0].n_asked == 2);
+        assert_int_equal(w.p[0].asked[1].m.resume.n_generated, rows_only ? 0 : 5);
+        assert_int_equal(w.p[1].n_asked, 0);
+        world_down(&w);
+    }
 }
 
 /* ---- poison ---- */
