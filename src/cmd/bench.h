@@ -4,6 +4,7 @@
 #define BATON_CMD_BENCH_H
 
 #include "cmd/cmd.h"
+#include "net/tls.h"
 
 enum { BENCH_MAX_REPEATS = 100 };
 
@@ -36,6 +37,9 @@ enum status bench_limit_decode(struct bench_probes *p, const struct loaded *l, u
 enum status bench_engine(const struct loaded *l, uint32_t n, uint32_t n_sequences, double *speed,
                          double *own_share) WARN_UNUSED;
 
+/* TLS for a decode node (0) and its prefill node (1), of an authority made for them; nothing of it
+ * stays in the file system. Owner: the caller. */
+enum status bench_certificates(struct tls_context *contexts[2]) WARN_UNUSED;
 /* The KV of n_tokens between two processes, as a hand-off and as a plain copy; prints a table. Must
  * be called before this process has threads. */
 enum status bench_transfer(const char *model, uint32_t n_tokens, uint32_t n_rounds) WARN_UNUSED;

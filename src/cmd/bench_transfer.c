@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "handoff/handoff.h"
-#include "net/certificate.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -19,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -425,79 +423,6 @@ static enum status rounds(struct transfer *t, bool sends, uint32_t n, double (*s
     return agree(t, sends);
 }
 
-/* ---- certificates for an hour ---- */
-
-static enum status write_file(const char *dir, const char *name, const struct buffer *text)
-{
-    char path[96];
-
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wx");
-    const bool written = f && fwrite(text->data, 1, text->len, f) == text->len;
-    if ((f && fclose(f)) || !written)
-        return fail(STATUS_IO, "%s: %s", path, strerror(errno));
-    return STATUS_OK;
-}
-
-static enum status make_certificates(const char *dir)
-{
-    struct buffer ca = {0}, ca_key = {0};
-    enum status status;
-
-    TRY_GOTO(done, certificate_make_authority("bench", 1, &ca, &ca_key));
-    TRY_GOTO(done, write_file(dir, "ca.crt", &ca));
-    for (int i = 0; i < 2; i++) {
-        struct net_identity who = {.cluster = "bench"};
-        struct buffer cert = {0}, key = {0};
-        char name[32];
-        snprintf(who.role, sizeof who.role, i ? "prefill" : "decode");
-        snprintf(who.node_id, sizeof who.node_id, i ? "prefill-0" : "decode-0");
-        status = certificate_issue(ca.data, ca_key.data, &who, -60, 3600, &cert, &key);
-        snprintf(name, sizeof name, "%s.crt", who.role);
-        if (status == STATUS_OK)
-            status = write_file(dir, name, &cert);
-        snprintf(name, sizeof name, "%s.key", who.role);
-        if (status == STATUS_OK)
-            status = write_file(dir, name, &key);
-        buffer_deinit(&cert);
-        buffer_deinit(&key);
-        if (status != STATUS_OK)
-            goto done;
-    }
-done:
-    buffer_deinit(&ca);
-    buffer_deinit(&ca_key);
-    return status;
-}
-
-static enum status load_certificates(const char *dir, bool sends, struct tls_context **out)
-{
-    const char *role = sends ? "prefill" : "decode";
-    char ca[96], cert[96], key[96];
-    const struct tls_options o = {.ca_file = ca,
-                                  .cert_file = cert,
-                                  .key_file = key,
-                                  .flags = {"--transfer", "--transfer", "--transfer"}};
-
-    snprintf(ca, sizeof ca, "%s/ca.crt", dir);
-    snprintf(cert, sizeof cert, "%s/%s.crt", dir, role);
-    snprintf(key, sizeof key, "%s/%s.key", dir, role);
-    return tls_context_create(&o, out);
-}
-
-static void remove_certificates(const char *dir)
-{
-    static const char *const names[] = {"ca.crt", "decode.crt", "decode.key", "prefill.crt",
-                                        "prefill.key"};
-    char path[96];
-
-    for (uint32_t i = 0; i < ARRAY_LENGTH(names); i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    rmdir(dir);
-}
-
 /* ---- all of it ---- */
 
 static double median(double *values, uint32_t n)
@@ -548,25 +473,6 @@ static enum status run_child(struct transfer *t, int ports_fd, uint32_t n)
     return STATUS_OK;
 }
 
-/* The certificates of both sides, which leave nothing in the file system. */
-static enum status secure_both(struct tls_context *contexts[2])
-{
-    const char *tmp = getenv("TMPDIR");
-    char dir[64];
-    enum status status;
-
-    if (snprintf(dir, sizeof dir, "%s/baton-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp") >=
-            (int)sizeof dir ||
-        !mkdtemp(dir))
-        return fail(STATUS_IO, "%s: %s", dir, strerror(errno));
-    umask(077);
-    status = make_certificates(dir);
-    for (int sends = 0; status == STATUS_OK && sends < 2; sends++)
-        status = load_certificates(dir, sends, &contexts[sends]);
-    remove_certificates(dir);
-    return status;
-}
-
 enum status bench_transfer(const char *model, uint32_t n_tokens, uint32_t n_rounds)
 {
     struct transfer t = {.n_tokens = MAX(1u, n_tokens), .copy_fd = -1};
@@ -583,7 +489,7 @@ enum status bench_transfer(const char *model, uint32_t n_tokens, uint32_t n_roun
     t.n_bytes = t.n_pages * kv_page_bytes(t.kv);
     if (pipe(ports))
         return fail(STATUS_IO, "pipe: %s", strerror(errno));
-    status = secure_both(contexts);
+    status = bench_certificates(contexts);
     const pid_t child = status == STATUS_OK ? fork() : -1;
     t.lanes[WAY_TLS].tls = contexts[child == 0];
     tls_context_destroy(&contexts[child != 0]);
