@@ -194,7 +194,7 @@ void ring_print_on_signals(void)
 {
     /* a sanitizer's own report says more; it ends with SIGABRT, if asked to */
     static const int numbers[] = {SIGUSR1, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-    static char stack[64 << 10]; /* a thread whose own has run over has none for the handler */
+    static char stack[64 << 10]; /* this thread, the loop's, may have run over its own */
     const stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
 
     if (!SANITIZED)
