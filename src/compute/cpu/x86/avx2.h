@@ -1,10 +1,14 @@
 /* What the AVX2 files share: the layout of activations and panels, and exp2 on eight lanes.
  *
  * Lanes are outputs: a panel has 8 of them, a tile of activations 4 rows. A block of 32 values of a
- * tile is int32 x[8][4]    four quantised values of each row float d[4], c[4] the scale, and
- * -12582912 d: t = fma(float with the bits 0x4B400000 + A, d, c) is RN(A d) float s[4]       RN(d *
- * sum of q) int32 start[5][4]  0x4B400000 - offset * sum of q, for the offsets 8, 16, 32 (each half
- * of a block) and 128 so that an offset inside the weights costs nothing. */
+ * tile is, for each row r:
+ *
+ * x[8][r], four quantised values in each; d[r], the scale, and c[r] = -12582912 d: t = fma(float
+ * with the bits 0x4B400000 + A, d, c) is RN(A d); s[r] = RN(d * sum of q); start[5][r], where sums
+ * of products start so that an offset inside the weights costs nothing: 0x4B400000 - offset * sum
+ * of q, for the offsets 8, 16, 32 (each half of a block) and 128.
+ *
+ * A tier that sums 5 and 6 bits in 16-bit lanes starts them differently (avx2_start). */
 #ifndef BATON_COMPUTE_CPU_X86_AVX2_H
 #define BATON_COMPUTE_CPU_X86_AVX2_H
 
@@ -34,6 +38,14 @@
 #define MAGIC 0x4B400000
 
 enum { START_8, START_16, START_32_LOW, START_32_HIGH, START_128 };
+/* AVX2's: PAIRS are two int16, of values 0 and 1 and of values 2 and 3 of each four. */
+enum avx2_start {
+    AVX2_START_8,
+    AVX2_START_PLUS_16, /* 0x4B400000 + 16 * sum of q */
+    AVX2_PAIRS_16,      /* -16 * sums of q */
+    AVX2_PAIRS_32_LOW,  /* -32 * sums of q of the block's first half */
+    AVX2_PAIRS_32_HIGH,
+};
 
 #define ACTS(prefix, tile)                                                                         \
     struct prefix##_q8 {                                                                           \

@@ -11,6 +11,10 @@
  * types; TILE, their rows; EACH_ROWS(X, ...), X(1, ...) to X(TILE, ...); and DOT_BYTES(sum, u8, s8)
  * where the CPU has a dot instruction. */
 
+#define START_U4 START_8
+#define START_U5 START_16
+#define START_U5_MIN -1
+#define START_U6 START_32_LOW
 #ifdef DOT_BYTES
 /* 8-bit weights are stored plus 128, for the instruction takes them unsigned. */
 #define START_S8 START_128

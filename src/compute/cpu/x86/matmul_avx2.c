@@ -2,10 +2,10 @@
  * fmaf(m, s, f); then the outlier's step; y += f (EXACTNESS 3). A is a sum of integers, so its
  * order is free; the chain over steps is not.
  *
- * 4- to 6-bit weights sum at most 8, 4, 2 groups in 16 bits (vpmaddubsw saturates beyond). 8-bit
- * weights multiply as |w| and x with w's sign, a pair of which stays below 2^15, or, unpacked, as
- * 16 bits. A few rows read packed weights straight; many have them unpacked to bytes (8 bits: to 16
- * bits) once for all. The small scales of a K-quant's super-block become f32 before its blocks. */
+ * The products of a step of 4- to 6-bit weights are summed in 16 bits. 8-bit weights multiply as
+ * |w| and x with w's sign, a pair of which stays below 2^15, or, unpacked, as 16 bits. A few rows
+ * read packed weights straight; many have them unpacked to bytes (8 bits: to 16 bits) once for all.
+ * The small scales of a K-quant's super-block become f32 before its blocks. */
 #include "compute/cpu/x86/avx2.h"
 #include "compute/cpu/x86/vector256.h"
 
@@ -14,6 +14,10 @@
 #define TILE AVX2_TILE
 #define EACH_ROWS(X, ...) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__)
 
+#define START_U4 AVX2_START_8
+#define START_U5 -1 /* its 16-bit sums have the offset taken off, as U6's */
+#define START_U5_MIN AVX2_START_PLUS_16
+#define START_U6 -1
 #define START_S8 -1
 #define UNPACKED_S8_BYTES (16 * LANE_BYTES) /* as 16 bits */
 #include "compute/cpu/x86/matmul_panel.h"
@@ -34,7 +38,7 @@ INLINE __m256i broadcast(const int32_t *x)
 INLINE void finish_step(const struct kind k, const struct part w, const struct avx2_q8 *x, int h,
                         int i, __m256i a, float *f)
 {
-    __m256i start = k.start < 0 ? _mm256_set1_epi32(MAGIC) : broadcast(&x->start[k.start + h][i]);
+    __m256i start = k.start < 0 ? _mm256_set1_epi32(MAGIC) : broadcast(&x->start[k.start][i]);
     __m256 t = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_add_epi32(a, start)),
                                _mm256_broadcast_ss(&x->d[i]), _mm256_broadcast_ss(&x->c[i]));
     __m256 y = _mm256_fmadd_ps(t, scale(k, w, h), _mm256_load_ps(f));
@@ -44,67 +48,42 @@ INLINE void finish_step(const struct kind k, const struct part w, const struct a
     _mm256_store_ps(f, y);
 }
 
-/* 4 bits: all 8 groups fit 16 bits, for two panels at once. */
-INLINE void block_of_nibbles(const struct kind k, const struct part *w, const struct avx2_q8 *x,
-                             const int rows, const int panels, float (*f)[AVX2_TILE][8])
+/* 4 to 6 bits. A lane of 16 bits takes 16 products of a step, 8 of U6's: |sum| <= 15 * 127 * 16; of
+ * 5 and 6 bits it is 16 * 127 * 16 and 32 * 127 * 8 once their offset is off, so those start there,
+ * and may wrap on the way. */
+INLINE void block_of_pairs(const struct kind k, const struct part *w, const struct avx2_q8 *x,
+                           const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sum[2][AVX2_TILE];
-
-    UNROLL for (int g = 0; g < 8; g++)
-    {
-        __m256i v[2];
-        UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
-        UNROLL for (int i = 0; i < rows; i++)
-        {
-            __m256i xx = broadcast(&x->x[g][i]);
-            UNROLL for (int p = 0; p < panels; p++)
-            {
-                __m256i pairs = _mm256_maddubs_epi16(v[p], xx);
-                sum[p][i] = g == 0 ? pairs : _mm256_add_epi16(sum[p][i], pairs);
-                KEEP(sum[p][i]);
-            }
-        }
-    }
-    UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++)
-        finish_step(k, w[p], x, 0, i, _mm256_madd_epi16(sum[p][i], ones), f[p][i]);
-}
-
-/* 5 and 6 bits: 4 or 2 groups fit 16 bits. At most two rows at a time, for both kinds of sums must
- * fit the registers. */
-INLINE void block_of_more(const struct kind k, const struct part *w, const struct avx2_q8 *x,
-                          const int first, const int rows, const int panels,
-                          float (*f)[AVX2_TILE][8])
-{
-    const __m256i ones = _mm256_set1_epi16(1);
-    const int most = k.form == WEIGHT_U5 ? 4 : 2, steps = k.form == WEIGHT_U6 ? 2 : 1;
+    const int steps = k.form == WEIGHT_U6 ? 2 : 1, groups = 8 / steps;
 
     UNROLL for (int h = 0; h < steps; h++)
     {
-        __m256i a[2][2], sum[2][2];
-        UNROLL for (int j = 0; j < 8 / steps; j++)
+        const int start = k.form == WEIGHT_U5 ? AVX2_PAIRS_16 : AVX2_PAIRS_32_LOW + h;
+        __m256i sum[2][AVX2_TILE];
+        UNROLL for (int g = h * groups; g < (h + 1) * groups; g++)
         {
-            const int g = h * (8 / steps) + j;
             __m256i v[2];
             UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
             UNROLL for (int i = 0; i < rows; i++)
             {
-                __m256i xx = broadcast(&x->x[g][first + i]);
+                __m256i xx = broadcast(&x->x[g][i]), from;
+                if (g == h * groups && k.form != WEIGHT_U4)
+                    from = broadcast(&x->start[start][i]);
                 UNROLL for (int p = 0; p < panels; p++)
                 {
                     __m256i pairs = _mm256_maddubs_epi16(v[p], xx);
-                    sum[p][i] = j % most == 0 ? pairs : _mm256_add_epi16(sum[p][i], pairs);
+                    if (g > h * groups)
+                        pairs = _mm256_add_epi16(sum[p][i], pairs);
+                    else if (k.form != WEIGHT_U4)
+                        pairs = _mm256_add_epi16(from, pairs);
+                    sum[p][i] = pairs;
                     KEEP(sum[p][i]);
-                    if (j % most == most - 1) {
-                        __m256i four = _mm256_madd_epi16(sum[p][i], ones);
-                        a[p][i] = j < most ? four : _mm256_add_epi32(a[p][i], four);
-                        KEEP(a[p][i]);
-                    }
                 }
             }
         }
         UNROLL for (int i = 0; i < rows; i++) UNROLL for (int p = 0; p < panels; p++)
-            finish_step(k, w[p], x, h, first + i, a[p][i], f[p][first + i]);
+            finish_step(k, w[p], x, h, i, _mm256_madd_epi16(sum[p][i], ones), f[p][i]);
     }
 }
 
@@ -170,19 +149,12 @@ INLINE void block(const struct kind k, const struct part *w, const struct avx2_q
                   const struct avx2_wide *wide, const int rows, const int panels,
                   float (*f)[AVX2_TILE][8])
 {
-    if (k.form == WEIGHT_U4)
-        block_of_nibbles(k, w, x, rows, panels, f);
-    else if (k.form == WEIGHT_S8 && k.unpacked)
+    if (k.form != WEIGHT_S8)
+        block_of_pairs(k, w, x, rows, panels, f);
+    else if (k.unpacked)
         block_of_words(k, w, x, wide, rows, panels, f);
-    else if (k.form == WEIGHT_S8)
-        block_of_bytes(k, w, x, rows, panels, f);
     else
-        UNROLL for (int i = 0; i < rows; i += 2)
-        {
-            /* Otherwise gcc keeps the first rows' weights for the next ones, in memory. */
-            __asm__ volatile("" : : : "memory");
-            block_of_more(k, w, x, i, rows - i < 2 ? rows - i : 2, panels, f);
-        }
+        block_of_bytes(k, w, x, rows, panels, f);
 }
 
 /* The 8 outputs' weight of one k, signed. */
@@ -190,9 +162,10 @@ INLINE __m256 column(const struct kind k, const uint8_t *w, uint32_t at)
 {
     uint32_t g = at / 4;
     __m128i shift = _mm_cvtsi32_si128((int)(8 * (at % 4)));
-    const int offset = k.form == WEIGHT_U6   ? 32
-                       : k.start == START_8  ? 8
-                       : k.start == START_16 ? 16
+    const int offset = k.has_min             ? 0
+                       : k.form == WEIGHT_U6 ? 32
+                       : k.form == WEIGHT_U5 ? 16
+                       : k.form == WEIGHT_U4 ? 8
                                              : 0;
 
     if (k.form == WEIGHT_S8 && k.unpacked) {
@@ -328,11 +301,13 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
 #include "compute/cpu/x86/matmul_instances.h"
 
 /* From so many rows on a panel is unpacked first. Bits of 5- and 6-bit weights are put together
- * again for every two rows; K-quants' scales become f32 for every tile; other 4-bit weights come
- * apart at once, and 8-bit weights only get wider. */
+ * again for every tile; K-quants' scales become f32 for every tile; other 4-bit weights come apart
+ * at once, and 8-bit weights only get wider. */
 static uint32_t rows_worth_unpacking(const struct compute_matrix *m)
 {
-    return m->form == WEIGHT_U5 || m->form == WEIGHT_U6 ? 3 : m->scales == SCALES_K ? 12 : 32;
+    return m->form == WEIGHT_U5 || m->form == WEIGHT_U6 ? TILE + 1
+           : m->scales == SCALES_K                      ? 3 * TILE
+                                                        : 8 * TILE;
 }
 
 #include "compute/cpu/x86/matmul_task.h"

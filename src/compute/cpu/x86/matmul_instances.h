@@ -27,19 +27,19 @@ typedef void tile_kernel(const uint8_t *const *w, uint64_t ahead, const struct A
 
 /* X(name, struct kind's members). Packed types, and what they are once unpacked. */
 #define PACKED_KINDS(X)                                                                            \
-    X(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_8)                                          \
+    X(q4_0, WEIGHT_U4, false, SCALES_F16, false, START_U4)                                         \
     X(q4_1, WEIGHT_U4, true, SCALES_F16, false, -1)                                                \
     X(q4_k, WEIGHT_U4, true, SCALES_K, false, -1)                                                  \
-    X(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_16)                                         \
-    X(q5_k, WEIGHT_U5, true, SCALES_K, false, -1)                                                  \
-    X(q6_k, WEIGHT_U6, false, SCALES_K, false, START_32_LOW)                                       \
+    X(q5_0, WEIGHT_U5, false, SCALES_F16, false, START_U5)                                         \
+    X(q5_k, WEIGHT_U5, true, SCALES_K, false, START_U5_MIN)                                        \
+    X(q6_k, WEIGHT_U6, false, SCALES_K, false, START_U6)                                           \
     X(q8_0, WEIGHT_S8, false, SCALES_F16, false, START_S8)
 #define UNPACKED_KINDS(X)                                                                          \
-    X(bytes_q4_0, WEIGHT_U4, false, SCALES_F32, true, START_8)                                     \
+    X(bytes_q4_0, WEIGHT_U4, false, SCALES_F32, true, START_U4)                                    \
     X(bytes_q4_m, WEIGHT_U4, true, SCALES_F32, true, -1)                                           \
-    X(bytes_q5_0, WEIGHT_U5, false, SCALES_F32, true, START_16)                                    \
-    X(bytes_q5_m, WEIGHT_U5, true, SCALES_F32, true, -1)                                           \
-    X(bytes_q6, WEIGHT_U6, false, SCALES_F32, true, START_32_LOW)                                  \
+    X(bytes_q5_0, WEIGHT_U5, false, SCALES_F32, true, START_U5)                                    \
+    X(bytes_q5_m, WEIGHT_U5, true, SCALES_F32, true, START_U5_MIN)                                 \
+    X(bytes_q6, WEIGHT_U6, false, SCALES_F32, true, START_U6)                                      \
     X(bytes_q8, WEIGHT_S8, false, SCALES_F32, true, START_S8)
 
 #define UNPACK(name, ...)                                                                          \

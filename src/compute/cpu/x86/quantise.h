@@ -59,20 +59,32 @@ static void quantise_block(const float *x, struct X86(q8) * to, uint32_t r)
     _mm256_store_si256((__m256i *)groups, q);
     for (int g = 0; g < 8; g++)
         to->x[g][r] = groups[g];
-    __m256i sums =
-        _mm256_sad_epu8(_mm256_xor_si256(q, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
-    int32_t low =
-        (int32_t)(_mm256_extract_epi64(sums, 0) + _mm256_extract_epi64(sums, 1)) - 16 * 128;
-    int32_t high =
-        (int32_t)(_mm256_extract_epi64(sums, 2) + _mm256_extract_epi64(sums, 3)) - 16 * 128;
+    /* pairs of values, then of each half of the block the sums of both kinds of pairs */
+    __m256i sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+    sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0x4E));
+    sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0xB1));
+    int32_t low_pairs = _mm256_extract_epi32(sums, 0), high_pairs = _mm256_extract_epi32(sums, 4);
+    int32_t low = (int16_t)low_pairs + (low_pairs >> 16),
+            high = (int16_t)high_pairs + (high_pairs >> 16);
     to->d[r] = d;
     to->c[r] = -12582912.0f * d;
     to->s[r] = d * (float)(low + high);
+#ifdef X86_PAIRS
+    to->start[AVX2_START_8][r] = MAGIC - 8 * (low + high);
+    to->start[AVX2_START_PLUS_16][r] = MAGIC + 16 * (low + high);
+    __m128i pairs = _mm_setr_epi32(low_pairs, low_pairs, high_pairs, 0);
+    pairs = _mm_add_epi16(pairs, _mm_setr_epi32(high_pairs, low_pairs, high_pairs, 0));
+    pairs = _mm_sub_epi16(_mm_setzero_si128(), _mm_slli_epi16(pairs, 4));
+    to->start[AVX2_PAIRS_16][r] = _mm_extract_epi32(pairs, 0);
+    to->start[AVX2_PAIRS_32_LOW][r] = _mm_extract_epi32(pairs, 1);
+    to->start[AVX2_PAIRS_32_HIGH][r] = _mm_extract_epi32(pairs, 2);
+#else
     to->start[START_8][r] = MAGIC - 8 * (low + high);
     to->start[START_16][r] = MAGIC - 16 * (low + high);
     to->start[START_32_LOW][r] = MAGIC - 32 * low;
     to->start[START_32_HIGH][r] = MAGIC - 32 * high;
     to->start[START_128][r] = MAGIC - 128 * (low + high);
+#endif
 }
 
 static bool quantise_q8(struct compute_acts *a, uint32_t row, const float *x)
