@@ -21,6 +21,7 @@
 #define SMALL_BITS 0x1F800000u /* 2^-64: a block whose largest value is below is zero */
 #define LOG2_E 0x1.71547652b82fep+0
 #define MAX_PRODUCTS 4
+#define TASKS_A_WORKER 16 /* at least, of an operation that is cut finely */
 
 static inline uint32_t float_bits(float x)
 {
@@ -138,6 +139,8 @@ struct matmul_task {
     uint32_t panel_begin, panel_end;
     uint32_t row_begin, row_end; /* row_begin is a multiple of the tile */
     void *scratch;
+    const uint8_t
+        *next; /* packed weights that the worker reads after the task's, or NULL: a hint */
 };
 
 struct attention_task {
@@ -313,6 +316,7 @@ struct op {
             struct compute_product products[MAX_PRODUCTS];
             uint32_t n_products, panels_a_task, rows_a_task;
             uint32_t first_task[MAX_PRODUCTS + 1]; /* within a strip of rows */
+            const struct op *following;            /* the list's next product, or NULL */
         } matmul;
         struct {
             struct compute_attention a;
@@ -352,12 +356,26 @@ struct compute {
     uint8_t digest[COMPUTE_DIGEST_BYTES];
 };
 
+/* ---- step.c, for what enqueues ---- */
+
+/* The next entry of the list; a dummy when there is no memory, which the step's end reports. */
+struct op *step_enqueue(struct compute *c, void (*run)(struct worker *, struct op *, uint32_t),
+                        uint32_t n_tasks);
+/* What a task of the step needs at most. */
+void step_need_scratch(struct compute *c, uint64_t bytes);
+/* step_matmul.c: tells each product of the list which one follows. */
+void step_link_products(struct compute *c);
+
+/* ---- pool.c ---- */
+
 enum status pool_create(struct compute *c, uint32_t n_threads, struct pool **out) WARN_UNUSED;
 void pool_destroy(struct pool **p);
 /* The workers run the list together: an operation begins when those before it have ended, and one
  * of a single task runs on one worker while the others wait. */
 enum status pool_run(struct pool *p, struct op *ops, uint32_t n_ops,
                      uint64_t scratch_bytes) WARN_UNUSED;
+/* The first task of a worker's own stretch of an operation; that of worker n_threads is the end. */
+uint32_t pool_stretch(const struct pool *p, const struct op *op, uint32_t worker);
 /* One loop over tasks, outside a step. */
 enum status pool_loop(struct pool *p, uint32_t n_tasks,
                       void (*body)(struct worker *w, void *context, uint32_t task),

@@ -132,7 +132,7 @@ static uint64_t stretch_word(uint32_t number, uint32_t first, uint32_t end)
     return (uint64_t)number << 2 * TASK_BITS | (uint64_t)first << TASK_BITS | end;
 }
 
-static uint32_t stretch_begin(const struct pool *p, const struct op *op, uint32_t worker)
+uint32_t pool_stretch(const struct pool *p, const struct op *op, uint32_t worker)
 {
     return (uint32_t)((uint64_t)op->n_tasks * worker / p->n);
 }
@@ -149,8 +149,8 @@ static bool take(struct pool *p, const struct op *op, uint32_t number, uint32_t 
         first = (uint32_t)(seen >> TASK_BITS) & MAX_TASKS;
         end = (uint32_t)seen & MAX_TASKS;
         if (seen >> 2 * TASK_BITS != number) {
-            first = stretch_begin(p, op, owner);
-            end = stretch_begin(p, op, owner + 1);
+            first = pool_stretch(p, op, owner);
+            end = pool_stretch(p, op, owner + 1);
         }
         *out_task = own ? first : end - 1;
         if (first < end)

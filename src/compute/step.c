@@ -16,12 +16,12 @@ enum status compute_step_end(struct compute *c)
 {
     if (c->failed)
         return fail(STATUS_NO_MEMORY, "no memory for the list of a step's operations");
+    step_link_products(c);
     return pool_run(c->pool, c->list, c->n_ops, c->scratch_bytes);
 }
 
-/* The next entry of the list; a dummy when there is no memory, which the step's end reports. */
-static struct op *enqueue(struct compute *c, void (*run)(struct worker *, struct op *, uint32_t),
-                          uint32_t n_tasks)
+struct op *step_enqueue(struct compute *c, void (*run)(struct worker *, struct op *, uint32_t),
+                        uint32_t n_tasks)
 {
     static _Thread_local struct op dummy;
 
@@ -42,7 +42,7 @@ static struct op *enqueue(struct compute *c, void (*run)(struct worker *, struct
     return op;
 }
 
-static void need_scratch(struct compute *c, uint64_t bytes)
+void step_need_scratch(struct compute *c, uint64_t bytes)
 {
     c->scratch_bytes = MAX(c->scratch_bytes, bytes);
 }
@@ -71,7 +71,7 @@ static void run_signal(struct worker *w, struct op *op, uint32_t task)
 void compute_signal(struct compute *c, void (*done)(void *context, uint32_t layer), void *context,
                     uint32_t layer)
 {
-    struct op *op = enqueue(c, run_signal, 1);
+    struct op *op = step_enqueue(c, run_signal, 1);
 
     op->is_signal = true;
     op->u.signal.done = done;
@@ -91,7 +91,7 @@ static void run_embed(struct worker *w, struct op *op, uint32_t task)
 void compute_embed(struct compute *c, enum dtype type, const void *table, uint32_t k,
                    const uint32_t *ids, uint32_t n, float *x)
 {
-    struct op *op = enqueue(c, run_embed, n);
+    struct op *op = step_enqueue(c, run_embed, n);
 
     op->rows = ids;
     op->k = k;
@@ -111,7 +111,7 @@ static void run_gather(struct worker *w, struct op *op, uint32_t task)
 void compute_gather(struct compute *c, const float *from, const uint32_t *rows, uint32_t n,
                     uint32_t k, float *to)
 {
-    struct op *op = enqueue(c, run_gather, n);
+    struct op *op = step_enqueue(c, run_gather, n);
 
     op->rows = rows;
     op->k = k;
@@ -172,9 +172,9 @@ static struct op *enqueue_fill(struct compute *c,
                                void (*row)(struct worker *, struct op *, uint32_t), const float *x,
                                const uint32_t *rows, uint32_t n, struct compute_acts *out)
 {
-    struct op *op = enqueue(c, run_fill, (n + c->ops.tile - 1) / c->ops.tile);
+    struct op *op = step_enqueue(c, run_fill, (n + c->ops.tile - 1) / c->ops.tile);
 
-    need_scratch(c, (uint64_t)out->k * 4);
+    step_need_scratch(c, (uint64_t)out->k * 4);
     op->u.fill.row = row;
     op->in = x;
     op->rows = rows;
@@ -209,79 +209,6 @@ void compute_gated(struct compute *c, enum compute_gate kind, const float *gate,
     op->u.fill.kind = kind;
 }
 
-/* ---- matrices ---- */
-
-#define TASKS_A_WORKER 16
-#define MAX_PANELS 8
-#define MANY_ROWS 32 /* make a pair of panels long enough */
-
-static void run_matmul(struct worker *w, struct op *op, uint32_t task)
-{
-    uint32_t a_strip = op->u.matmul.first_task[op->u.matmul.n_products], i = 0;
-    uint32_t strip = task / a_strip, rest = task % a_strip;
-
-    while (rest >= op->u.matmul.first_task[i + 1])
-        i++;
-    const struct compute_product *product = &op->u.matmul.products[i];
-    uint32_t panel = (rest - op->u.matmul.first_task[i]) * op->u.matmul.panels_a_task;
-    struct matmul_task t = {
-        .matrix = product->matrix,
-        .acts = op->acts,
-        .product = product,
-        .panel_begin = panel,
-        .panel_end = MIN(panel + op->u.matmul.panels_a_task, product->matrix->n_panels),
-        .row_begin = strip * op->u.matmul.rows_a_task,
-        .row_end = MIN((strip + 1) * op->u.matmul.rows_a_task, op->n),
-        .scratch = w->scratch,
-    };
-    w->c->ops.matmul(&t);
-}
-
-/* So many rows that their activations stay near; panels by a few, so that no worker has much left
- * when the others have nothing. */
-static void split_matmul(const struct compute *c, struct op *op)
-{
-    uint32_t tile = c->ops.tile, n_panels = 0;
-    uint64_t tile_bytes =
-        op->acts->q8_tile_bytes ? op->acts->q8_tile_bytes : op->acts->f32_tile_bytes;
-    uint32_t tiles =
-        (uint32_t)MAX(c->ops.strip_bytes / MAX(tile_bytes, 1), (uint64_t)MAX(1u, 16 / tile));
-
-    op->u.matmul.rows_a_task = MIN(tiles * tile, (op->n + tile - 1) / tile * tile);
-    for (uint32_t i = 0; i < op->u.matmul.n_products; i++)
-        n_panels += op->u.matmul.products[i].matrix->n_panels;
-    uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
-    uint32_t panels = n_panels;
-    if (c->n_threads > 1 && op->n >= MANY_ROWS)
-        panels = 2;
-    else if (c->n_threads > 1)
-        panels = MIN(n_panels / (c->n_threads * TASKS_A_WORKER), MAX_PANELS);
-    op->u.matmul.panels_a_task = MAX(2, (panels + 1) / 2 * 2);
-    for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
-        uint32_t n = op->u.matmul.products[i].matrix->n_panels;
-        op->u.matmul.first_task[i + 1] =
-            op->u.matmul.first_task[i] +
-            (n + op->u.matmul.panels_a_task - 1) / op->u.matmul.panels_a_task;
-    }
-    op->n_tasks = strips * op->u.matmul.first_task[op->u.matmul.n_products];
-}
-
-void compute_matmul(struct compute *c, const struct compute_acts *acts,
-                    const struct compute_product *products, uint32_t n)
-{
-    if (acts->n_rows == 0)
-        return;
-    struct op *op = enqueue(c, run_matmul, 0);
-    op->acts = (struct compute_acts *)acts;
-    op->n = acts->n_rows;
-    op->u.matmul.n_products = MIN(n, MAX_PRODUCTS);
-    for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
-        op->u.matmul.products[i] = products[i];
-        need_scratch(c, c->ops.matmul_scratch(products[i].matrix));
-    }
-    split_matmul(c, op);
-}
-
 /* ---- attention ---- */
 
 #define MAX_ROWS 8 /* of a task */
@@ -309,7 +236,7 @@ static void run_rope(struct worker *w, struct op *op, uint32_t task)
 
 void compute_rope(struct compute *c, const struct compute_rope_table *table, float *rope)
 {
-    struct op *op = enqueue(c, run_rope, 0);
+    struct op *op = step_enqueue(c, run_rope, 0);
 
     split_rows(c, op);
     op->u.rope.table = table;
@@ -352,7 +279,7 @@ static void run_store(struct worker *w, struct op *op, uint32_t task)
 void compute_attention_store(struct compute *c, const struct compute_attention *a, float *q,
                              float *k, const float *v)
 {
-    struct op *op = enqueue(c, run_store, 0);
+    struct op *op = step_enqueue(c, run_store, 0);
 
     split_rows(c, op);
     op->u.attention.a = *a;
@@ -503,19 +430,19 @@ void compute_attention(struct compute *c, const struct compute_attention *a, con
                        const uint32_t *rows, uint32_t n, float *out)
 {
     uint32_t heads = a->n_heads / a->n_kv_heads, most = MAX(1, c->ops.attention_heads / heads);
-    struct op *op = enqueue(c, run_attention, 0);
+    struct op *op = step_enqueue(c, run_attention, 0);
 
     op->n = n;
     op->in = q;
     op->rows = rows;
     op->out = out;
     op->u.attention.a = *a;
-    need_scratch(c, attention_scratch_bytes(most * heads, a->head_dim));
+    step_need_scratch(c, attention_scratch_bytes(most * heads, a->head_dim));
     if (by_segments(c, op)) {
         op->run = run_segment;
         op->n_tasks = n * a->n_kv_heads * op->u.attention.n_segments;
         struct op whole = *op; /* the list may move */
-        struct op *merge = enqueue(c, run_merge, n);
+        struct op *merge = step_enqueue(c, run_merge, n);
         merge->n = n;
         merge->rows = rows;
         merge->out = out;
@@ -549,7 +476,7 @@ static void run_finish(struct worker *w, struct op *op, uint32_t task)
 void compute_logits_finish(struct compute *c, float cap, const uint32_t *rows, uint32_t n,
                            uint32_t k, float *z)
 {
-    struct op *op = enqueue(c, run_finish, n * ((k + LOGITS_A_TASK - 1) / LOGITS_A_TASK));
+    struct op *op = step_enqueue(c, run_finish, n * ((k + LOGITS_A_TASK - 1) / LOGITS_A_TASK));
 
     op->rows = rows;
     op->k = k;

@@ -189,8 +189,8 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w,
     }
 }
 
-/* All of K for a tile, prefetching the panels so many bytes ahead: y[panel][row][lane]. */
-INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
+/* All of K for a tile: y[panel][row][lane]. */
+INLINE void tile(const struct kind k, const uint8_t *const *w, struct ahead ahead,
                  const struct ACTS_OF(q8) * x, const struct ACTS_OF(outliers) * o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[TILE][LANES])
 {
@@ -207,12 +207,10 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
             if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0)
                 UNROLL for (int p = 0; p < panels; p++)
                 {
-                    fetch(at[p] + ahead, header_bytes(k));
                     expand(k, at[p], super[p]);
                     at[p] += header_bytes(k);
                 }
-            if (!k.unpacked)
-                UNROLL for (int p = 0; p < panels; p++) fetch(at[p] + ahead, block_bytes(k));
+            fetch_ahead(&ahead);
             UNROLL for (int p = 0; p < panels; p++) now[p] =
                 (struct part){at[p], super[p][-b % SUPER_BLOCKS]};
             block(k, now, x, rows, panels, f);

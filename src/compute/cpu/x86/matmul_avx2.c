@@ -222,8 +222,8 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w, const struct a
     }
 }
 
-/* All of K for a tile, prefetching the panels so many bytes ahead: y[panel][row][8]. */
-INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
+/* All of K for a tile: y[panel][row][8]. */
+INLINE void tile(const struct kind k, const uint8_t *const *w, struct ahead ahead,
                  const struct avx2_q8 *x, const struct avx2_outliers *o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[AVX2_TILE][8])
 {
@@ -242,12 +242,10 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
             if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0)
                 UNROLL for (int p = 0; p < panels; p++)
                 {
-                    fetch(at[p] + ahead, header_bytes(k));
                     expand(k, at[p], super[p]);
                     at[p] += header_bytes(k);
                 }
-            if (!k.unpacked)
-                UNROLL for (int p = 0; p < panels; p++) fetch(at[p] + ahead, block_bytes(k));
+            fetch_ahead(&ahead);
             UNROLL for (int p = 0; p < panels; p++) now[p] =
                 (struct part){at[p], super[p][-b % SUPER_BLOCKS]};
             block(k, now, x, wide, rows, panels, f);
@@ -265,16 +263,11 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, uint64_t ahead,
 /* A panel's blocks as bytes, or 16 bits, with f32 scales. */
 INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uint8_t *to)
 {
-    const uint64_t ahead = /* the panel unpacked next */
-        2 * (uint64_t)(block_at(k, w, n_blocks) - w - header_bytes(k));
     const uint8_t *panel = w;
 
     for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes(k)) {
-        if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0) {
-            fetch(w + ahead, header_bytes(k));
+        if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0)
             w += header_bytes(k);
-        }
-        fetch(w + ahead, block_bytes(k));
         UNROLL for (int g = 0; g < 8; g++)
         {
             __m256i v = group(k, w, g);
@@ -305,9 +298,9 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
  * at once, and 8-bit weights only get wider. */
 static uint32_t rows_worth_unpacking(const struct compute_matrix *m)
 {
-    return m->form == WEIGHT_U5 || m->form == WEIGHT_U6 ? TILE + 1
-           : m->scales == SCALES_K                      ? 3 * TILE
-                                                        : 8 * TILE;
+    return m->form == WEIGHT_S8                              ? 16 * TILE
+           : m->form == WEIGHT_U4 && m->scales == SCALES_F16 ? 2 * TILE + 1
+                                                             : TILE + 1;
 }
 
 #include "compute/cpu/x86/matmul_task.h"

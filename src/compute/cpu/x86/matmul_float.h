@@ -4,6 +4,8 @@
  * The text of matmul_float_avx512vnni.c, matmul_float_avx512.c and matmul_float_avxvnni.c; what
  * each says before it is matmul.h's, with DOT_INT16(sum, a, b) for DOT_BYTES. */
 
+#include "compute/cpu/x86/ahead.h"
+
 #define I16_BYTES (17 * LANE_BYTES)
 
 INLINE void add_segment(float (*y)[TILE][LANES], lanes_f (*f)[TILE], bool first, const int rows,
@@ -13,8 +15,8 @@ INLINE void add_segment(float (*y)[TILE][LANES], lanes_f (*f)[TILE], bool first,
         F_STORE(y[p][i], first ? f[p][i] : F_ADD(F_LOAD(y[p][i]), f[p][i]));
 }
 
-INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, const int rows,
-                     const int panels, float (*y)[TILE][LANES])
+INLINE void tile_i16(const uint8_t *const *w, struct ahead ahead, const void *acts, uint32_t n_k,
+                     const int rows, const int panels, float (*y)[TILE][LANES])
 {
     const struct ACTS_OF(i16) *x = acts;
     const uint8_t *at[2] = {w[0], w[panels - 1]};
@@ -26,6 +28,7 @@ INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, co
             F_ZERO();
         uint32_t n = (segment_end(n_k, s) + BLOCK - 1) / BLOCK - s * (SEGMENT / BLOCK);
         for (; n > 0; n--, x++) {
+            fetch_ahead(&ahead);
             lanes_i a[2][TILE];
             UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) a[p][i] =
                 I_ZERO();
@@ -54,8 +57,8 @@ INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, co
     }
 }
 
-INLINE void tile_f32(const uint8_t *const *w, const void *acts, uint32_t n_k, const int rows,
-                     const int panels, float (*y)[TILE][LANES])
+INLINE void tile_f32(const uint8_t *const *w, struct ahead ahead, const void *acts, uint32_t n_k,
+                     const int rows, const int panels, float (*y)[TILE][LANES])
 {
     const float *x = acts, *at[2] = {(const float *)w[0], (const float *)w[panels - 1]};
     uint32_t n_segments = segment_count(n_k);
@@ -65,6 +68,8 @@ INLINE void tile_f32(const uint8_t *const *w, const void *acts, uint32_t n_k, co
         UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
             F_ZERO();
         for (uint32_t n = segment_end(n_k, s) - s * SEGMENT; n > 0; n--, x += TILE) {
+            if (n % BLOCK == 0)
+                fetch_ahead(&ahead);
             UNROLL for (int p = 0; p < panels; p++)
             {
                 lanes_f v = F_LOAD(at[p]);
@@ -76,14 +81,14 @@ INLINE void tile_f32(const uint8_t *const *w, const void *acts, uint32_t n_k, co
     }
 }
 
-typedef void tile_kernel(const uint8_t *const *w, const void *x, uint32_t n_k,
+typedef void tile_kernel(const uint8_t *const *w, struct ahead ahead, const void *x, uint32_t n_k,
                          float (*y)[TILE][LANES]);
 
 #define INSTANCE(rows, name, panels)                                                               \
-    static void name##_##rows##_##panels(const uint8_t *const *w, const void *x, uint32_t n_k,     \
-                                         float(*y)[TILE][LANES])                                   \
+    static void name##_##rows##_##panels(const uint8_t *const *w, struct ahead ahead,              \
+                                         const void *x, uint32_t n_k, float(*y)[TILE][LANES])      \
     {                                                                                              \
-        tile_##name(w, x, n_k, rows, panels, y);                                                   \
+        tile_##name(w, ahead, x, n_k, rows, panels, y);                                            \
     }
 EACH_ROWS(INSTANCE, i16, 1)
 EACH_ROWS(INSTANCE, i16, 2)

@@ -6,6 +6,8 @@
 #define X86(name) avx2_##name
 #define TILE AVX2_TILE
 
+#include "compute/cpu/x86/ahead.h"
+
 #define I16_BYTES (512 + 32)
 
 INLINE void add_segment(float (*y)[AVX2_TILE][8], __m256 (*f)[AVX2_TILE], bool first,
@@ -15,8 +17,8 @@ INLINE void add_segment(float (*y)[AVX2_TILE][8], __m256 (*f)[AVX2_TILE], bool f
         _mm256_store_ps(y[p][i], first ? f[p][i] : _mm256_add_ps(_mm256_load_ps(y[p][i]), f[p][i]));
 }
 
-INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, const int rows,
-                     const int panels, float (*y)[AVX2_TILE][8])
+INLINE void tile_i16(const uint8_t *const *w, struct ahead ahead, const void *acts, uint32_t n_k,
+                     const int rows, const int panels, float (*y)[AVX2_TILE][8])
 {
     const struct avx2_i16 *x = acts;
     const uint8_t *at[2] = {w[0], w[panels - 1]};
@@ -28,6 +30,7 @@ INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, co
             _mm256_setzero_ps();
         uint32_t n = (segment_end(n_k, s) + BLOCK - 1) / BLOCK - s * (SEGMENT / BLOCK);
         for (; n > 0; n--, x++) {
+            fetch_ahead(&ahead);
             __m256i a[2][AVX2_TILE];
             UNROLL for (int j = 0; j < 16; j++)
             {
@@ -62,8 +65,8 @@ INLINE void tile_i16(const uint8_t *const *w, const void *acts, uint32_t n_k, co
     }
 }
 
-INLINE void tile_f32(const uint8_t *const *w, const void *acts, uint32_t n_k, const int rows,
-                     const int panels, float (*y)[AVX2_TILE][8])
+INLINE void tile_f32(const uint8_t *const *w, struct ahead ahead, const void *acts, uint32_t n_k,
+                     const int rows, const int panels, float (*y)[AVX2_TILE][8])
 {
     const float *x = acts, *at[2] = {(const float *)w[0], (const float *)w[panels - 1]};
     uint32_t n_segments = segment_count(n_k);
@@ -73,6 +76,8 @@ INLINE void tile_f32(const uint8_t *const *w, const void *acts, uint32_t n_k, co
         UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
             _mm256_setzero_ps();
         for (uint32_t n = segment_end(n_k, s) - s * SEGMENT; n > 0; n--, x += AVX2_TILE) {
+            if (n % BLOCK == 0)
+                fetch_ahead(&ahead);
             UNROLL for (int p = 0; p < panels; p++)
             {
                 __m256 v = _mm256_loadu_ps(at[p]);
@@ -85,14 +90,14 @@ INLINE void tile_f32(const uint8_t *const *w, const void *acts, uint32_t n_k, co
     }
 }
 
-typedef void tile_kernel(const uint8_t *const *w, const void *x, uint32_t n_k,
+typedef void tile_kernel(const uint8_t *const *w, struct ahead ahead, const void *x, uint32_t n_k,
                          float (*y)[AVX2_TILE][8]);
 
 #define INSTANCE(name, rows, panels)                                                               \
-    static void name##_##rows##_##panels(const uint8_t *const *w, const void *x, uint32_t n_k,     \
-                                         float(*y)[AVX2_TILE][8])                                  \
+    static void name##_##rows##_##panels(const uint8_t *const *w, struct ahead ahead,              \
+                                         const void *x, uint32_t n_k, float(*y)[AVX2_TILE][8])     \
     {                                                                                              \
-        tile_##name(w, x, n_k, rows, panels, y);                                                   \
+        tile_##name(w, ahead, x, n_k, rows, panels, y);                                            \
     }
 INSTANCE(i16, 1, 1)
 INSTANCE(i16, 2, 1)

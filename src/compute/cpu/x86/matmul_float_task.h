@@ -7,16 +7,25 @@ void X86(matmul_float)(const struct matmul_task *t)
     const struct compute_acts *a = t->acts;
     const uint8_t *acts = m->form == WEIGHT_I16 ? a->i16 : a->f32;
     uint64_t tile_bytes = m->form == WEIGHT_I16 ? a->i16_tile_bytes : a->f32_tile_bytes;
+    const uint32_t n_tiles = (t->row_end - t->row_begin + TILE - 1) / TILE;
     _Alignas(64) float y[2][TILE][LANES];
 
     for (uint32_t panel = t->panel_begin; panel < t->panel_end; panel += 2) {
         uint32_t panels = MIN(2, t->panel_end - panel);
         const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
-                               m->data + (panel + panels - 1) * m->panel_bytes};
+                               m->data + (panel + panels - 1) * m->panel_bytes},
+                      *next = w[panels - 1] + m->panel_bytes;
+        if (panel + panels == t->panel_end && t->next)
+            next = t->next;
+        /* A single tile goes so straight through memory that the CPU sees it coming. */
+        const uint64_t n_bytes = n_tiles > 1 ? panels * m->panel_bytes : 0;
+        struct ahead ahead = ahead_of(next, n_bytes, m->n_blocks * n_tiles);
         for (uint32_t row = t->row_begin; row < t->row_end; row += TILE) {
             uint32_t rows = MIN(TILE, t->row_end - row);
-            kernels[m->form == WEIGHT_F32][panels - 1][rows - 1](w, acts + row / TILE * tile_bytes,
-                                                                 m->k, y);
+            expect_outputs(t->product, row, rows, panel * LANES);
+            kernels[m->form == WEIGHT_F32][panels - 1][rows - 1](
+                w, ahead, acts + row / TILE * tile_bytes, m->k, y);
+            move_ahead(&ahead, m->n_blocks);
             for (uint32_t p = 0; p < panels; p++) {
                 uint32_t output = (panel + p) * LANES, n = MIN(LANES, m->n_outputs - output);
                 finish(t->product, y[p], row, rows, output, n);

@@ -2,12 +2,12 @@
  *
  * Text of matmul.h and of matmul_avx2.c, behind their tile() and unpack(). */
 
-typedef void tile_kernel(const uint8_t *const *w, uint64_t ahead, const struct ACTS_OF(q8) * x,
+typedef void tile_kernel(const uint8_t *const *w, struct ahead ahead, const struct ACTS_OF(q8) * x,
                          const struct ACTS_OF(outliers) * o, uint32_t n_k, float (*y)[TILE][LANES]);
 
 #define INSTANCE(rows, name, panels, ...)                                                          \
     static void name##_##rows##_##panels(                                                          \
-        const uint8_t *const *w, uint64_t ahead, const struct ACTS_OF(q8) * x,                     \
+        const uint8_t *const *w, struct ahead ahead, const struct ACTS_OF(q8) * x,                 \
         const struct ACTS_OF(outliers) * o, uint32_t n_k, float(*y)[TILE][LANES])                  \
     {                                                                                              \
         const struct kind k = {__VA_ARGS__};                                                       \

@@ -4,6 +4,8 @@
  * Text of matmul.h and of matmul_avx2.c, in the words of vector512.h or vector256.h. Each says
  * before it UNPACKED_S8_BYTES, of a block of 8-bit weights once it is unpacked. */
 
+#include "compute/cpu/x86/ahead.h"
+
 /* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
 struct kind {
     enum weight_form form;
@@ -119,10 +121,4 @@ INLINE lanes_f scale_of(const struct kind k, const uint8_t *panel, uint32_t b, i
         return super_scale(k, block_at(k, panel, b - j) - header_bytes(k),
                            k.form == WEIGHT_U6 ? 2 * j + (uint32_t)i : 8 * (uint32_t)i + j);
     return scale(k, (struct part){.w = block_at(k, panel, b)}, i);
-}
-
-INLINE void fetch(const uint8_t *w, uint32_t bytes)
-{
-    UNROLL for (uint32_t line = 0; line < bytes; line += 64)
-        _mm_prefetch((const char *)(w + line), _MM_HINT_T0);
 }

@@ -1,0 +1,117 @@
+/* A step's products: how they are cut into tasks. */
+#include "compute/internal.h"
+
+#define MAX_PANELS 8
+#define MANY_ROWS 32 /* make a pair of panels long enough */
+
+/* Where a task is: which product, from which panel and row on. */
+struct place {
+    const struct compute_product *product;
+    uint32_t panel, row;
+};
+
+static struct place place_of(const struct op *op, uint32_t task)
+{
+    uint32_t a_strip = op->u.matmul.first_task[op->u.matmul.n_products], i = 0;
+    uint32_t strip = task / a_strip, rest = task % a_strip;
+
+    while (rest >= op->u.matmul.first_task[i + 1])
+        i++;
+    return (struct place){
+        .product = &op->u.matmul.products[i],
+        .panel = (rest - op->u.matmul.first_task[i]) * op->u.matmul.panels_a_task,
+        .row = strip * op->u.matmul.rows_a_task,
+    };
+}
+
+static const uint8_t *weights_of(const struct op *op, uint32_t task)
+{
+    const struct place at = place_of(op, task);
+
+    return at.product->matrix->data + at.panel * at.product->matrix->panel_bytes;
+}
+
+/* What a worker reads after a task: its next one's weights or, at the end of its stretch, those
+ * with which it begins the next product. So they are on their way through what lies between. */
+static const uint8_t *weights_after(const struct worker *w, const struct op *op, uint32_t task)
+{
+    const struct pool *p = w->c->pool;
+    const struct op *following = op->u.matmul.following;
+
+    if (task + 1 < op->n_tasks && task + 1 != pool_stretch(p, op, w->index + 1))
+        return weights_of(op, task + 1);
+    return following ? weights_of(following, pool_stretch(p, following, w->index)) : NULL;
+}
+
+static void run_matmul(struct worker *w, struct op *op, uint32_t task)
+{
+    const struct place at = place_of(op, task);
+    struct matmul_task t = {
+        .matrix = at.product->matrix,
+        .acts = op->acts,
+        .product = at.product,
+        .panel_begin = at.panel,
+        .panel_end = MIN(at.panel + op->u.matmul.panels_a_task, at.product->matrix->n_panels),
+        .row_begin = at.row,
+        .row_end = MIN(at.row + op->u.matmul.rows_a_task, op->n),
+        .scratch = w->scratch,
+        .next = weights_after(w, op, task),
+    };
+    w->c->ops.matmul(&t);
+}
+
+void step_link_products(struct compute *c)
+{
+    const struct op *following = NULL;
+
+    for (uint32_t i = c->n_ops; i > 0; i--)
+        if (c->list[i - 1].run == run_matmul) {
+            c->list[i - 1].u.matmul.following = following;
+            following = &c->list[i - 1];
+        }
+}
+
+/* So many rows that their activations stay near; panels by a few, so that no worker has much left
+ * when the others have nothing. */
+static void split_matmul(const struct compute *c, struct op *op)
+{
+    uint32_t tile = c->ops.tile, n_panels = 0;
+    uint64_t tile_bytes =
+        op->acts->q8_tile_bytes ? op->acts->q8_tile_bytes : op->acts->f32_tile_bytes;
+    uint32_t tiles =
+        (uint32_t)MAX(c->ops.strip_bytes / MAX(tile_bytes, 1), (uint64_t)MAX(1u, 16 / tile));
+
+    op->u.matmul.rows_a_task = MIN(tiles * tile, (op->n + tile - 1) / tile * tile);
+    for (uint32_t i = 0; i < op->u.matmul.n_products; i++)
+        n_panels += op->u.matmul.products[i].matrix->n_panels;
+    uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
+    uint32_t panels = n_panels;
+    if (c->n_threads > 1 && op->n >= MANY_ROWS)
+        panels = 2;
+    else if (c->n_threads > 1)
+        panels = MIN(n_panels / (c->n_threads * TASKS_A_WORKER), MAX_PANELS);
+    op->u.matmul.panels_a_task = MAX(2, (panels + 1) / 2 * 2);
+    for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
+        uint32_t n = op->u.matmul.products[i].matrix->n_panels;
+        op->u.matmul.first_task[i + 1] =
+            op->u.matmul.first_task[i] +
+            (n + op->u.matmul.panels_a_task - 1) / op->u.matmul.panels_a_task;
+    }
+    op->n_tasks = strips * op->u.matmul.first_task[op->u.matmul.n_products];
+}
+
+void compute_matmul(struct compute *c, const struct compute_acts *acts,
+                    const struct compute_product *products, uint32_t n)
+{
+    if (acts->n_rows == 0)
+        return;
+    struct op *op = step_enqueue(c, run_matmul, 0);
+    op->acts = (struct compute_acts *)acts;
+    op->n = acts->n_rows;
+    op->u.matmul.n_products = MIN(n, MAX_PRODUCTS);
+    for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
+        op->u.matmul.products[i] = products[i];
+        step_need_scratch(c, c->ops.matmul_scratch(products[i].matrix));
+    }
+    split_matmul(c, op);
+}
