@@ -17,6 +17,11 @@ static bool finite(float x)
     return (float_bits(x) & 0x7F800000u) != 0x7F800000u;
 }
 
+static bool finite_half(uint16_t h)
+{
+    return (h & 0x7C00) != 0x7C00;
+}
+
 static void decode_q4(const uint8_t *qs, int offset, int16_t *w)
 {
     for (int j = 0; j < 16; j++) {
@@ -47,8 +52,7 @@ static void k_scale_min(const uint8_t *s, int j, int *scale, int *min)
     }
 }
 
-static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, float *m,
-                         uint8_t *steps)
+static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, float *m)
 {
     float scale = load_half(p), min = load_half(p + 2);
     const uint8_t *high = p + 16, *qs = five ? p + 48 : p + 16;
@@ -58,8 +62,6 @@ static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, floa
         k_scale_min(p + 4, j, &sc, &mn);
         d[j] = scale * (float)sc;
         m[j] = -(min * (float)mn);
-        steps[j] = (uint8_t)sc;
-        steps[SUPER_BLOCKS + j] = (uint8_t)mn;
     }
     for (int j = 0; j < 8; j += 2, qs += 32)
         for (int i = 0; i < 32; i++) {
@@ -190,55 +192,133 @@ static bool decode_simple(enum dtype type, const uint8_t *p, int16_t *w, float *
 
 bool decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m)
 {
-    uint8_t steps[2 * SUPER_BLOCKS];
-
     if (type == DTYPE_Q6_K)
         return decode_q6_k(block, w, d);
     if (type == DTYPE_Q4_K || type == DTYPE_Q5_K)
-        return decode_q45_k(block, type == DTYPE_Q5_K, w, d, m, steps);
+        return decode_q45_k(block, type == DTYPE_Q5_K, w, d, m);
     return decode_simple(type, block, w, d, m);
 }
 
-static bool decode_floats(const uint8_t *p, uint32_t k, float *values)
+/* ---- for packing: bytes, in forms that compilers turn into vectors ---- */
+
+/* n is a multiple of 8. */
+static inline void nibbles(const uint8_t *qs, uint32_t n, uint8_t *u)
 {
+    const uint64_t low = UINT64_C(0x0F0F0F0F0F0F0F0F);
+
+    for (uint32_t i = 0; i < n; i += 8) {
+        uint64_t q, lower, upper;
+        memcpy(&q, qs + i, 8);
+        lower = q & low;
+        upper = q >> 4 & low;
+        memcpy(u + i, &lower, 8);
+        memcpy(u + n + i, &upper, 8);
+    }
+}
+
+static inline void block_simple(const enum dtype type, const uint8_t *qs, uint8_t *u)
+{
+    if (type == DTYPE_Q8_0) {
+        memcpy(u, qs, BLOCK);
+    } else if (type == DTYPE_Q5_0) {
+        nibbles(qs + 4, 16, u);
+        for (int i = 0; i < BLOCK; i++)
+            u[i] |= qs[i / 8] & 1 << i % 8 ? 16 : 0;
+    } else {
+        nibbles(qs, 16, u);
+    }
+}
+
+static inline bool columns_simple(const enum dtype type, const uint8_t *p, uint32_t bytes,
+                                  struct raw_rows *raw, uint32_t i)
+{
+    const uint32_t n_blocks = raw->n_blocks;
     bool ok = true;
 
-    for (uint32_t i = 0; i < k; i++) {
-        memcpy(&values[i], p + 4 * (size_t)i, 4);
-        ok &= finite(values[i]);
+    for (uint32_t b = 0; b < n_blocks; b++, p += bytes) {
+        uint16_t d = load_u16(p), m = 0;
+        raw->d[b][i] = d;
+        if (type == DTYPE_Q4_1)
+            raw->m[b][i] = m = load_u16(p + 2);
+        ok &= finite_half(d) & finite_half(m);
+        block_simple(type, p + (type == DTYPE_Q4_1 ? 4 : 2), raw->u[i] + b * BLOCK);
     }
     return ok;
 }
 
-bool decode_row(const struct compute_matrix *matrix, const void *row, struct raw_rows *raw,
-                uint32_t i)
+static inline void columns_q45_k(const uint8_t *restrict p, bool five, uint8_t *restrict u)
 {
-    const uint8_t *p = row;
-    enum dtype type = matrix->type;
-    uint32_t k = matrix->k, n_blocks = matrix->n_blocks, block_bytes = dtype_block_bytes(type);
-    int16_t *w = raw->w + (size_t)i * raw->stride;
-    float *d = raw->d + (size_t)i * n_blocks * 2, *m = raw->m + (size_t)i * n_blocks;
-    bool ok = true;
+    const uint8_t *high = p + 16, *qs = five ? p + 48 : p + 16;
 
-    if (type == DTYPE_F32)
-        return decode_floats(p, k, raw->values + (size_t)i * raw->stride);
-    if (matrix->scales != SCALES_K) {
-        for (uint32_t b = 0; b < n_blocks; b++, p += block_bytes)
-            ok &= decode_simple(type, p, w + b * BLOCK, d + b, m + b);
-        return ok;
-    }
-    uint8_t *steps = raw->steps + (size_t)i * n_blocks * 2;
-    uint16_t *super = raw->super + (size_t)i * (n_blocks / SUPER_BLOCKS * 2);
-    for (uint32_t b = 0; b < n_blocks; b += SUPER_BLOCKS, p += block_bytes, super += 2) {
-        if (type == DTYPE_Q6_K) {
-            ok &= decode_q6_k(p, w + b * BLOCK, d + 2 * b);
-            memcpy(steps + 2 * b, p + 192, 2 * SUPER_BLOCKS);
-            super[0] = load_u16(p + 208);
-        } else {
-            ok &= decode_q45_k(p, type == DTYPE_Q5_K, w + b * BLOCK, d + b, m + b, steps + 2 * b);
-            super[0] = load_u16(p);
-            super[1] = load_u16(p + 2) ^ 0x8000;
+    for (int j = 0; j < 4; j++)
+        nibbles(qs + 32 * j, 32, u + 64 * j);
+    for (int j = 0; five && j < 8; j++)
+        for (int i = 0; i < 32; i++)
+            u[32 * j + i] |= high[i] & 1 << j ? 16 : 0;
+}
+
+static void columns_q6_k(const uint8_t *restrict p, uint8_t *restrict u)
+{
+    for (int half = 0; half < 2; half++, u += 128) {
+        const uint8_t *high = p + 128 + 32 * half;
+        nibbles(p + 64 * half, 64, u);
+        for (int i = 0; i < 32; i++) {
+            u[i] |= (uint8_t)((high[i] & 3) << 4);
+            u[i + 32] |= (uint8_t)((high[i] & 12) << 2);
+            u[i + 64] |= high[i] & 48;
+            u[i + 96] |= (uint8_t)((high[i] >> 2) & 48);
         }
     }
+}
+
+static bool columns_k(enum dtype type, const uint8_t *p, struct raw_rows *raw, uint32_t i)
+{
+    if (type == DTYPE_Q6_K) {
+        columns_q6_k(p, raw->u[i]);
+        for (int j = 0; j < 2 * SUPER_BLOCKS; j++)
+            raw->steps[j][i] = p[192 + j];
+        raw->super[0][i] = load_u16(p + 208);
+        return finite_half(raw->super[0][i]);
+    }
+    columns_q45_k(p, type == DTYPE_Q5_K, raw->u[i]);
+    for (int j = 0; j < SUPER_BLOCKS; j++) {
+        int scale, min;
+        k_scale_min(p + 4, j, &scale, &min);
+        raw->steps[j][i] = (uint8_t)scale;
+        raw->steps[SUPER_BLOCKS + j][i] = (uint8_t)min;
+    }
+    raw->super[0][i] = load_u16(p);
+    raw->super[1][i] = load_u16(p + 2) ^ 0x8000;
+    return finite_half(raw->super[0][i]) && finite_half(raw->super[1][i]);
+}
+
+static bool columns_f32(const uint8_t *p, struct raw_rows *raw, uint32_t i)
+{
+    float *values = raw->values[i];
+    bool ok = true;
+
+    memset(values, 0, RAW_VALUES * sizeof *values);
+    memcpy(values, p, raw->n * sizeof *values);
+    for (uint32_t j = 0; j < raw->n; j++)
+        ok &= finite(values[j]);
     return ok;
+}
+
+bool decode_columns(const struct compute_matrix *m, const void *blocks, struct raw_rows *raw,
+                    uint32_t i)
+{
+    switch (m->type) {
+    case DTYPE_F32:
+        return columns_f32(blocks, raw, i);
+    case DTYPE_Q8_0:
+        return columns_simple(DTYPE_Q8_0, blocks, 34, raw, i);
+    case DTYPE_Q4_0:
+        return columns_simple(DTYPE_Q4_0, blocks, 18, raw, i);
+    case DTYPE_Q4_1:
+        return columns_simple(DTYPE_Q4_1, blocks, 20, raw, i);
+    case DTYPE_Q5_0:
+        return columns_simple(DTYPE_Q5_0, blocks, 22, raw, i);
+    default:
+        return columns_k(m->type, blocks, raw, i);
+    }
 }

@@ -96,22 +96,28 @@ struct compute_matrix {
 /* One, or several ored together. */
 uint32_t weight_act_form(enum weight_form form);
 
-/* Rows of a matrix as signed integers and exact scales, one step of 32 (U6: 16) a scale; F32:
- * values alone. */
+/* The next columns of a panel's rows, at most a super-block of each: the file's integers and
+ * scales, unpacked but not yet in any order of a tier's. What has the panel's outputs innermost is
+ * packed as it is. */
+#define MAX_PANEL 16
+#define RAW_VALUES (SUPER_BLOCKS * BLOCK)
 struct raw_rows {
-    uint32_t n;      /* rows; those beyond are zero */
-    uint32_t stride; /* values a row: n_blocks * 32 */
-    int16_t *w;      /* [panel][stride] signed, offset taken off */
-    float *values;   /* [panel][stride], F32 only */
-    float *d;        /* [panel][n_blocks * 2]: U6 uses all, others the first n_blocks */
-    float *m;        /* [panel][n_blocks] */
-    /* What d and m are products of, SCALES_K only. Of each super-block 16 integers: scales, then
-     * minima (U6: int8 scales); and the two they are multiplied with, for m with its sign. */
-    uint8_t *steps;  /* [panel][n_blocks * 2] */
-    uint16_t *super; /* [panel][n_blocks / SUPER_BLOCKS * 2] f16 */
+    uint32_t n, n_blocks; /* values of each row, blocks of 32; the last may be short */
+    union {
+        uint8_t u[MAX_PANEL][RAW_VALUES];    /* offset not taken off; S8: two's complement */
+        int16_t w[MAX_PANEL][RAW_VALUES];    /* I16, a short block filled up with zeros */
+        float values[MAX_PANEL][RAW_VALUES]; /* F32, likewise */
+    };
+    float power[SUPER_BLOCKS][MAX_PANEL];                            /* SCALES_F32 */
+    uint16_t d[SUPER_BLOCKS][MAX_PANEL], m[SUPER_BLOCKS][MAX_PANEL]; /* SCALES_F16 */
+    /* SCALES_K. 16 integers: scales, then minima (U6: int8 scales); and the two f16 that they are
+     * multiplied with, for minima with its sign. */
+    uint8_t steps[2 * SUPER_BLOCKS][MAX_PANEL];
+    uint16_t super[2][MAX_PANEL];
 };
-/* Row i from a file's, 16-bit floats apart; false if a scale or weight is not finite. */
-bool decode_row(const struct compute_matrix *m, const void *row, struct raw_rows *raw, uint32_t i);
+/* Row i's, raw->n values of it, 16-bit floats apart; false if a scale or weight is not finite. */
+bool decode_columns(const struct compute_matrix *m, const void *blocks, struct raw_rows *raw,
+                    uint32_t i);
 /* 16-bit floats as int16 in blocks, the last filled up with zeros, and a power of two of each. */
 bool decode_halves(enum dtype type, const void *row, uint32_t k, int16_t *w, float *d);
 /* One block of a quantised type alone. */
@@ -165,7 +171,8 @@ struct attention_task {
  * likes and inherits the rest. */
 #define COMPUTE_OPS(X)                                                                             \
     X(uint64_t, panel_bytes, (const struct compute_matrix *m))                                     \
-    X(void, pack, (const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to))       \
+    /* Columns in the tier's order; returns where the next ones of the panel go. */                \
+    X(uint8_t *, pack, (const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to))  \
     /* As decode_halves(). */                                                                      \
     X(bool, halves, (enum dtype type, const void *row, uint32_t k, int16_t *w, float *d))          \
     /* Sets the tile sizes of the forms. */                                                        \
@@ -262,12 +269,9 @@ void weights_free(struct compute *c, void *p);
 
 void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_outputs, uint32_t k,
                      struct compute_matrix *m);
-enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m,
-                     uint32_t panel) WARN_UNUSED;
-void raw_deinit(struct raw_rows *raw);
 /* Packs panels into m->data; false if a scale or weight is not finite. */
 bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, const void *data,
-                 struct raw_rows *raw, uint32_t first_panel, uint32_t end_panel);
+                 uint32_t first_panel, uint32_t end_panel);
 /* Sizes, then, once memory (n_bytes, zeroed, 64-byte aligned) is set, the parts within it. */
 void acts_describe(const struct compute_ops *ops, uint32_t max_rows, uint32_t k, uint32_t forms,
                    struct compute_acts *a);

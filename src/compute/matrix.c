@@ -52,7 +52,6 @@ struct packing {
     const struct compute_ops *ops;
     const struct compute_matrix *m;
     const uint8_t *data;
-    struct raw_rows *raw; /* [workers] */
     uint32_t panels_a_task;
     _Atomic bool bad;
 };
@@ -62,79 +61,55 @@ static void pack_task(struct worker *worker, void *context, uint32_t task)
     struct packing *p = context;
     uint32_t first = task * p->panels_a_task;
 
-    if (!matrix_pack(p->ops, p->m, p->data, &p->raw[worker->index], first,
-                     MIN(first + p->panels_a_task, p->m->n_panels)))
+    (void)worker;
+    if (!matrix_pack(p->ops, p->m, p->data, first, MIN(first + p->panels_a_task, p->m->n_panels)))
         atomic_store(&p->bad, true);
 }
 
-/* Outputs that fill up the last panel. */
-static void raw_clear(struct raw_rows *raw, const struct compute_matrix *m, uint32_t first,
-                      uint32_t end)
+static bool decode(const struct compute_ops *ops, const struct compute_matrix *m,
+                   const uint8_t *blocks, struct raw_rows *raw, uint32_t i)
 {
-    size_t n = end - first, blocks = m->n_blocks;
+    float power[SUPER_BLOCKS];
 
-    memset(raw->w + first * raw->stride, 0, n * raw->stride * sizeof *raw->w);
-    memset(raw->d + first * blocks * 2, 0, n * blocks * 2 * sizeof *raw->d);
-    memset(raw->m + first * blocks, 0, n * blocks * sizeof *raw->m);
-    if (raw->values)
-        memset(raw->values + first * raw->stride, 0, n * raw->stride * sizeof *raw->values);
-    if (raw->steps) {
-        memset(raw->steps + first * blocks * 2, 0, n * blocks * 2);
-        memset(raw->super + first * (blocks / SUPER_BLOCKS * 2), 0,
-               n * (blocks / SUPER_BLOCKS * 2) * sizeof *raw->super);
-    }
-}
-
-bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, const void *data,
-                 struct raw_rows *raw, uint32_t first_panel, uint32_t end_panel)
-{
-    uint64_t row_bytes = (uint64_t)m->k / dtype_block_values(m->type) * dtype_block_bytes(m->type);
-    uint32_t per = ops->panel;
-    bool ok = true;
-
-    for (uint32_t n = first_panel; n < end_panel; n++) {
-        raw->n = MIN(per, m->n_outputs - n * per);
-        for (uint32_t i = 0; i < raw->n; i++) {
-            const uint8_t *row = (const uint8_t *)data + (uint64_t)(n * per + i) * row_bytes;
-            if (m->form == WEIGHT_I16)
-                ok &= ops->halves(m->type, row, m->k, raw->w + (size_t)i * raw->stride,
-                                  raw->d + (size_t)i * m->n_blocks * 2);
-            else
-                ok &= decode_row(m, row, raw, i);
-        }
-        if (raw->n < per)
-            raw_clear(raw, m, raw->n, per);
-        ops->pack(m, raw, m->data + n * m->panel_bytes);
-    }
+    if (m->form != WEIGHT_I16)
+        return decode_columns(m, blocks, raw, i);
+    bool ok = ops->halves(m->type, blocks, raw->n, raw->w[i], power);
+    for (uint32_t b = 0; b < raw->n_blocks; b++)
+        raw->power[b][i] = power[b];
     return ok;
 }
 
-void raw_deinit(struct raw_rows *raw)
+/* Outputs that fill up the last panel are zero. */
+static void raw_clear(struct raw_rows *raw, const struct compute_matrix *m)
 {
-    free(raw->w);
-    free(raw->values);
-    free(raw->d);
-    free(raw->m);
-    free(raw->steps);
-    free(raw->super);
+    memset(raw, 0, sizeof *raw);
+    if (m->form < WEIGHT_S8)
+        memset(raw->u, m->offset, sizeof raw->u);
 }
 
-enum status raw_init(struct raw_rows *raw, const struct compute_matrix *m, uint32_t panel)
+bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, const void *data,
+                 uint32_t first_panel, uint32_t end_panel)
 {
-    raw->stride = m->n_blocks * BLOCK;
-    raw->w = memory_alloc((size_t)panel * raw->stride, sizeof *raw->w);
-    raw->d = memory_alloc((size_t)panel * m->n_blocks * 2, sizeof *raw->d);
-    raw->m = memory_alloc((size_t)panel * m->n_blocks, sizeof *raw->m);
-    if (m->form == WEIGHT_F32)
-        raw->values = memory_alloc((size_t)panel * raw->stride, sizeof *raw->values);
-    if (m->scales == SCALES_K) {
-        raw->steps = memory_alloc((size_t)panel * m->n_blocks * 2, sizeof *raw->steps);
-        raw->super = memory_alloc((size_t)panel * m->n_blocks / SUPER_BLOCKS * 2, //
-                                  sizeof *raw->super);
+    uint32_t values = dtype_block_values(m->type), bytes = dtype_block_bytes(m->type);
+    uint64_t row_bytes = (uint64_t)m->k / values * bytes;
+    struct raw_rows raw;
+    bool ok = true;
+
+    for (uint32_t n = first_panel; n < end_panel; n++) {
+        const uint8_t *rows = (const uint8_t *)data + (uint64_t)n * ops->panel * row_bytes;
+        uint32_t n_rows = MIN(ops->panel, m->n_outputs - n * ops->panel);
+        uint8_t *to = m->data + n * m->panel_bytes;
+        if (n_rows < ops->panel)
+            raw_clear(&raw, m);
+        for (uint32_t k = 0; k < m->k; k += RAW_VALUES) {
+            raw.n = MIN(RAW_VALUES, m->k - k);
+            raw.n_blocks = (raw.n + BLOCK - 1) / BLOCK;
+            for (uint32_t i = 0; i < n_rows; i++)
+                ok &= decode(ops, m, rows + i * row_bytes + (uint64_t)k / values * bytes, &raw, i);
+            to = ops->pack(m, &raw, to);
+        }
     }
-    bool ok = raw->w && raw->d && raw->m && (m->form != WEIGHT_F32 || raw->values) &&
-              (m->scales != SCALES_K || (raw->steps && raw->super));
-    return ok ? STATUS_OK : STATUS_NO_MEMORY;
+    return ok;
 }
 
 static enum status pack_all(struct compute *c, const char *name, const struct compute_matrix *m,
@@ -142,22 +117,12 @@ static enum status pack_all(struct compute *c, const char *name, const struct co
 {
     struct packing p = {
         .ops = &c->ops, .m = m, .data = data, .panels_a_task = MAX(1u, 64 / c->ops.panel)};
-    enum status status = STATUS_OK;
 
-    p.raw = memory_alloc(c->n_threads, sizeof *p.raw);
-    if (!p.raw)
-        return STATUS_NO_MEMORY;
-    for (uint32_t i = 0; i < c->n_threads && status == STATUS_OK; i++)
-        status = raw_init(&p.raw[i], m, c->ops.panel);
-    if (status == STATUS_OK)
-        status = pool_loop(c->pool, (m->n_panels + p.panels_a_task - 1) / p.panels_a_task,
-                           pack_task, &p);
+    enum status status =
+        pool_loop(c->pool, (m->n_panels + p.panels_a_task - 1) / p.panels_a_task, pack_task, &p);
     if (status == STATUS_OK && atomic_load(&p.bad))
         status = fail(STATUS_BAD_MODEL, "tensor %s has a %s that is not finite", name,
                       m->form >= WEIGHT_I16 ? "weight" : "scale");
-    for (uint32_t i = 0; i < c->n_threads; i++)
-        raw_deinit(&p.raw[i]);
-    free(p.raw);
     return status;
 }
 

@@ -153,7 +153,6 @@ static enum status check_matrix(struct bench *b, enum dtype type)
     uint64_t bytes = (uint64_t)k / dtype_block_values(type) * dtype_block_bytes(type) * OUTPUTS;
     struct compute_matrix m = {0};
     struct compute_acts a;
-    struct raw_rows raw = {0};
     uint8_t *data = memory_alloc(bytes, 1);
     enum status status = data ? STATUS_OK : STATUS_NO_MEMORY;
 
@@ -161,8 +160,6 @@ static enum status check_matrix(struct bench *b, enum dtype type)
     acts_describe(b->ops, ROWS, k, weight_act_form(m.form), &a);
     m.data = aligned_alloc(64, (m.panel_bytes * m.n_panels + 63) / 64 * 64);
     a.memory = aligned_alloc(64, a.n_bytes);
-    if (status == STATUS_OK)
-        status = raw_init(&raw, &m, b->ops->panel);
     if (status == STATUS_OK && (!m.data || !a.memory))
         status = fail(STATUS_NO_MEMORY, "no memory for the self test");
     if (status != STATUS_OK)
@@ -170,7 +167,7 @@ static enum status check_matrix(struct bench *b, enum dtype type)
     memset(a.memory, 0, a.n_bytes);
     acts_place(b->ops, &a);
     selftest_weights(type, &b->seed, data, bytes);
-    (void)matrix_pack(b->ops, &m, data, &raw, 0, m.n_panels);
+    (void)matrix_pack(b->ops, &m, data, 0, m.n_panels);
     selftest_values(&b->seed, b->x, ROWS * k);
     for (uint32_t i = 0; i < ROWS; i++)
         (void)b->ops->quantise(&a, i, b->x + (size_t)i * k);
@@ -184,7 +181,6 @@ static enum status check_matrix(struct bench *b, enum dtype type)
     b->ops->dequantise(type, data, k, b->x);
     hash_words(&b->hash, b->x, k);
 out:
-    raw_deinit(&raw);
     free(m.data);
     free(a.memory);
     free(data);

@@ -120,15 +120,10 @@ static const enum dtype all_types[] = {
 static inline void test_pack(const struct compute_ops *ops, enum dtype type, uint32_t n, uint32_t k,
                              const void *data, struct compute_matrix *m)
 {
-    struct raw_rows raw = {0};
-
     *m = (struct compute_matrix){0};
     matrix_describe(ops, type, n, k, m);
     m->data = test_alloc(m->panel_bytes * m->n_panels);
-    if (raw_init(&raw, m, ops->panel) != STATUS_OK)
-        abort();
-    (void)matrix_pack(ops, m, data, &raw, 0, m->n_panels);
-    raw_deinit(&raw);
+    (void)matrix_pack(ops, m, data, 0, m->n_panels);
 }
 
 static inline void test_acts(const struct compute_ops *ops, uint32_t rows, uint32_t k,

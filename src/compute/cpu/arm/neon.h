@@ -87,7 +87,7 @@ INLINE float32x4_t neon_halves(const void *f16)
 }
 
 uint64_t neon_panel_bytes(const struct compute_matrix *m);
-void neon_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+uint8_t *neon_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
 void neon_acts_layout(struct compute_acts *a);
 bool neon_quantise(struct compute_acts *a, uint32_t row, const float *x);
 void neon_matmul(const struct matmul_task *t);

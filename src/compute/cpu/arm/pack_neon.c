@@ -51,92 +51,93 @@ uint64_t neon_panel_bytes(const struct compute_matrix *m)
                                  : (uint64_t)m->n_blocks * block_bytes(m) + headers;
 }
 
-static void put_scales(uint8_t *to, const float *from, size_t stride, bool half)
+/* Super-block of each output. */
+static uint8_t *put_header(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
 {
-    for (int o = 0; o < NEON_PANEL; o++) {
-        float x = from[o * stride];
-        uint16_t h = half ? float_to_half(x) : 0;
-        memcpy(to + o * (half ? 2 : 4), half ? (void *)&h : (void *)&x, half ? 2 : 4);
+    if (m->form == WEIGHT_U6) {
+        for (uint32_t i = 0; i < 16; i++, to += NEON_PANEL)
+            memcpy(to, raw->steps[i], NEON_PANEL);
+        memcpy(to, raw->super[0], 2 * NEON_PANEL);
+        return to + 2 * NEON_PANEL;
     }
-}
-
-/* Super-block s of each output. */
-static void put_header(const struct compute_matrix *m, const struct raw_rows *raw, uint32_t s,
-                       uint8_t *to)
-{
-    uint32_t factors = m->form == WEIGHT_U6 ? 1 : 2;
-    uint8_t *super = to + header_bytes(m) - factors * 2 * NEON_PANEL;
-
-    for (uint32_t o = 0; o < NEON_PANEL; o++) {
-        const uint8_t *steps = raw->steps + ((size_t)o * m->n_blocks + s * SUPER_BLOCKS) * 2;
-        const uint16_t *from = raw->super + ((size_t)o * (m->n_blocks / SUPER_BLOCKS) + s) * 2;
-        for (uint32_t i = 0; i < factors; i++)
-            memcpy(super + (i * NEON_PANEL + o) * 2, from + i, 2);
-        if (m->form == WEIGHT_U6) {
-            for (uint32_t i = 0; i < 16; i++)
-                to[i * NEON_PANEL + o] = steps[i];
-            continue;
-        }
-        for (uint32_t i = 0; i < 3; i++) {
-            uint32_t fields = (uint32_t)steps[15] >> 2 * i << 30;
+    for (uint32_t i = 0; i < 3; i++, to += 4 * NEON_PANEL) {
+        uint32_t fields[NEON_PANEL];
+        for (uint32_t o = 0; o < NEON_PANEL; o++) {
+            fields[o] = (uint32_t)raw->steps[15][o] >> 2 * i << 30;
             for (uint32_t j = 0; j < 5; j++)
-                fields |= (uint32_t)steps[5 * i + j] << 6 * j;
-            memcpy(to + (i * NEON_PANEL + o) * 4, &fields, 4);
+                fields[o] |= (uint32_t)raw->steps[5 * i + j][o] << 6 * j;
         }
+        memcpy(to, fields, sizeof fields);
     }
+    memcpy(to, raw->super[0], 2 * NEON_PANEL);
+    memcpy(to + 2 * NEON_PANEL, raw->super[1], 2 * NEON_PANEL);
+    return to + 4 * NEON_PANEL;
 }
 
-static void put_value(const struct compute_matrix *m, uint32_t o, uint32_t k, int16_t w,
-                      uint8_t *to)
+/* The byte loops are what compilers turn into vectors. t[g]: the g'th four bytes of every row. */
+static void put_bits(enum weight_form form, uint8_t t[8][4 * NEON_PANEL], uint8_t *restrict to)
 {
-    uint32_t g = k / 4, at = 4 * o + k % 4, u = (uint32_t)(w + m->offset);
-
-    switch (m->form) {
-    case WEIGHT_I16:
-        memcpy(to + (k * NEON_PANEL + o) * 2, &w, 2);
-        return;
-    case WEIGHT_S8:
-        to[g * 32 + at] = (uint8_t)w;
-        return;
-    case WEIGHT_U5:
-        to[128 + at] |= (uint8_t)(u >> 4 << g);
-        break;
-    case WEIGHT_U6:
-        to[128 + g / 4 * 32 + at] |= (uint8_t)(u >> 4 << 2 * (g & 3));
-        break;
-    default:
-        break;
-    }
-    to[g / 2 * 32 + at] |= (uint8_t)((u & 15) << 4 * (g & 1));
+    for (int j = 0; j < 4; j++)
+        for (int i = 0; i < 4 * NEON_PANEL; i++)
+            to[j * 4 * NEON_PANEL + i] =
+                (uint8_t)((t[2 * j][i] & 15) | (t[2 * j + 1][i] & 15) << 4);
+    to += 16 * NEON_PANEL;
+    for (int g = 0; form == WEIGHT_U5 && g < 8; g++)
+        for (int i = 0; i < 4 * NEON_PANEL; i++)
+            to[i] = (uint8_t)((g ? to[i] : 0) | t[g][i] >> 4 << g);
+    for (int g = 0; form == WEIGHT_U6 && g < 8; g++)
+        for (int i = 0; i < 4 * NEON_PANEL; i++) {
+            uint8_t *at = to + g / 4 * 4 * NEON_PANEL + i;
+            *at = (uint8_t)((g % 4 ? *at : 0) | t[g][i] >> 4 << 2 * (g % 4));
+        }
 }
 
-void neon_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
+static void put_integers(enum weight_form form, const struct raw_rows *raw, uint32_t b, uint8_t *to)
 {
-    const bool half = m->scales == SCALES_F16;
-    uint32_t bytes = block_bytes(m);
-    size_t stride = (size_t)m->n_blocks * 2;
+    uint8_t t[8][4 * NEON_PANEL];
 
-    if (m->form == WEIGHT_F32) {
-        float *f = (float *)to;
-        for (uint32_t k = 0; k < m->k; k++)
-            for (uint32_t o = 0; o < NEON_PANEL; o++)
-                f[k * NEON_PANEL + o] = raw->values[(size_t)o * raw->stride + k];
-        return;
-    }
-    for (uint32_t b = 0; b < m->n_blocks; b++, to += bytes) {
-        if (m->scales == SCALES_K && b % SUPER_BLOCKS == 0) {
-            put_header(m, raw, b / SUPER_BLOCKS, to);
-            to += header_bytes(m);
-        }
-        memset(to, 0, integer_bytes(m->form));
-        for (uint32_t o = 0; o < NEON_PANEL; o++)
+    for (uint32_t o = 0; o < NEON_PANEL; o++)
+        for (uint32_t g = 0; g < 8; g++)
+            memcpy((form == WEIGHT_S8 ? to + g * 4 * NEON_PANEL : t[g]) + 4 * o,
+                   raw->u[o] + b * BLOCK + 4 * g, 4);
+    if (form != WEIGHT_S8)
+        put_bits(form, t, to);
+}
+
+static uint8_t *put_floats(const struct raw_rows *raw, uint8_t *to)
+{
+    for (uint32_t k = 0; k < raw->n; k++)
+        for (uint32_t o = 0; o < NEON_PANEL; o++, to += 4)
+            memcpy(to, &raw->values[o][k], 4);
+    return to;
+}
+
+uint8_t *neon_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
+{
+    if (m->form == WEIGHT_F32)
+        return put_floats(raw, to);
+    if (m->scales == SCALES_K)
+        to = put_header(m, raw, to);
+    for (uint32_t b = 0; b < raw->n_blocks; b++) {
+        if (m->form == WEIGHT_I16) {
             for (uint32_t k = 0; k < BLOCK; k++)
-                put_value(m, o, k, raw->w[(size_t)o * raw->stride + b * BLOCK + k], to);
-        if (m->scales == SCALES_K)
-            continue;
-        uint8_t *scales = to + integer_bytes(m->form);
-        put_scales(scales, raw->d + b, stride, half);
-        if (m->has_min)
-            put_scales(scales + (half ? 2 : 4) * NEON_PANEL, raw->m + b, m->n_blocks, half);
+                for (uint32_t o = 0; o < NEON_PANEL; o++)
+                    memcpy(to + (k * NEON_PANEL + o) * 2, &raw->w[o][b * BLOCK + k], 2);
+        } else {
+            put_integers(m->form, raw, b, to);
+        }
+        to += integer_bytes(m->form);
+        if (m->scales == SCALES_F32) {
+            memcpy(to, raw->power[b], 4 * NEON_PANEL);
+            to += 4 * NEON_PANEL;
+        } else if (m->scales == SCALES_F16) {
+            memcpy(to, raw->d[b], 2 * NEON_PANEL);
+            to += 2 * NEON_PANEL;
+            if (m->has_min) {
+                memcpy(to, raw->m[b], 2 * NEON_PANEL);
+                to += 2 * NEON_PANEL;
+            }
+        }
     }
+    return to;
 }

@@ -203,20 +203,47 @@ static uint64_t REF(panel_bytes)(const struct compute_matrix *m)
                                  : m->n_blocks * sizeof(struct REF(weight_block));
 }
 
-static void REF(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
+/* The scale of sub-block i of 16 values; the product of a K-quant's two is exact. */
+static float REF(scale_of)(const struct compute_matrix *m, const struct raw_rows *raw, uint32_t i)
+{
+    if (m->scales == SCALES_F32)
+        return raw->power[i / 2][0];
+    if (m->scales == SCALES_F16)
+        return half_to_float(raw->d[i / 2][0]);
+    float step =
+        m->form == WEIGHT_U6 ? (float)(int8_t)raw->steps[i][0] : (float)raw->steps[i / 2][0];
+    return half_to_float(raw->super[0][0]) * step;
+}
+
+static float REF(minimum_of)(const struct compute_matrix *m, const struct raw_rows *raw, uint32_t b)
+{
+    if (!m->has_min)
+        return 0;
+    return m->scales == SCALES_F16
+               ? half_to_float(raw->m[b][0])
+               : half_to_float(raw->super[1][0]) * (float)raw->steps[SUPER_BLOCKS + b][0];
+}
+
+static uint8_t *REF(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
 {
     struct REF(weight_block) *block = (void *)to;
 
     if (m->form == WEIGHT_F32) {
-        memcpy(to, raw->values, (size_t)raw->stride * 4);
-        return;
+        memcpy(to, raw->values[0], (size_t)raw->n_blocks * BLOCK * 4);
+        return to + (size_t)raw->n_blocks * BLOCK * 4;
     }
-    for (uint32_t b = 0; b < m->n_blocks; b++) {
-        memcpy(block[b].w, raw->w + b * BLOCK, sizeof block[b].w);
-        block[b].d[0] = m->form == WEIGHT_U6 ? raw->d[2 * b] : raw->d[b];
-        block[b].d[1] = m->form == WEIGHT_U6 ? raw->d[2 * b + 1] : raw->d[b];
-        block[b].m = raw->m[b];
+    for (uint32_t b = 0; b < raw->n_blocks; b++, block++) {
+        for (uint32_t i = 0; i < BLOCK; i++) {
+            uint8_t u = raw->u[0][b * BLOCK + i];
+            block->w[i] = m->form == WEIGHT_I16  ? raw->w[0][b * BLOCK + i]
+                          : m->form == WEIGHT_S8 ? (int8_t)u
+                                                 : (int16_t)(u - m->offset);
+        }
+        block->d[0] = REF(scale_of)(m, raw, 2 * b);
+        block->d[1] = REF(scale_of)(m, raw, 2 * b + 1);
+        block->m = REF(minimum_of)(m, raw, b);
     }
+    return (uint8_t *)block;
 }
 
 static bool REF(halves)(enum dtype type, const void *row, uint32_t k, int16_t *w, float *d)

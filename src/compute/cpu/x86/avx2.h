@@ -124,7 +124,7 @@ INLINE __m256i avx2_abs_bits(const float *x)
 }
 
 uint64_t avx2_panel_bytes(const struct compute_matrix *m);
-void avx2_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+uint8_t *avx2_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
 bool avx2_halves(enum dtype type, const void *row, uint32_t k, int16_t *w, float *d);
 void avx2_acts_layout(struct compute_acts *a);
 bool avx2_quantise(struct compute_acts *a, uint32_t row, const float *x);

@@ -15,7 +15,7 @@
 ACTS(avx512, AVX512_TILE);
 
 uint64_t avx512_panel_bytes(const struct compute_matrix *m);
-void avx512_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+uint8_t *avx512_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
 void avx512_acts_layout(struct compute_acts *a);
 bool avx512_quantise(struct compute_acts *a, uint32_t row, const float *x);
 void avx512_matmul(const struct matmul_task *t);

@@ -5,7 +5,7 @@
 #include "compute/cpu/x86/avx512.h"
 
 uint64_t avx512vnni_panel_bytes(const struct compute_matrix *m);
-void avx512vnni_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+uint8_t *avx512vnni_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
 void avx512vnni_matmul(const struct matmul_task *t);
 void avx512vnni_matmul_float(const struct matmul_task *t);
 uint64_t avx512vnni_matmul_scratch(const struct compute_matrix *m);

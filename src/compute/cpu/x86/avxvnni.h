@@ -14,7 +14,7 @@
 ACTS(avxvnni, AVXVNNI_TILE);
 
 uint64_t avxvnni_panel_bytes(const struct compute_matrix *m);
-void avxvnni_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
+uint8_t *avxvnni_pack(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to);
 void avxvnni_acts_layout(struct compute_acts *a);
 bool avxvnni_quantise(struct compute_acts *a, uint32_t row, const float *x);
 void avxvnni_matmul(const struct matmul_task *t);

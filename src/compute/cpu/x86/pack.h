@@ -1,4 +1,4 @@
-/* Weights as panels of PANEL outputs, one lane each: the text of pack_avx2.c and pack_avx512vnni.c.
+/* Weights as panels of PANEL outputs, one lane each: the text of pack_avx2.c and its like.
  * With n = PANEL, a block of 32 along k is, by form:
  *   U4   four times 4 n bytes: byte (output o, i) of the j-th holds w[o][8 j + i] low and
  *        w[o][8 j + 4 + i] high
@@ -50,130 +50,157 @@ uint64_t X86(panel_bytes)(const struct compute_matrix *m)
                                  : (uint64_t)m->n_blocks * block_bytes(m) + headers;
 }
 
-static void put_scales(uint8_t *to, const float *from, size_t stride, bool half)
+/* Super-block of each output. */
+static uint8_t *put_header(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
 {
-    for (int o = 0; o < PANEL; o++) {
-        float x = from[o * stride];
-        uint16_t h = (uint16_t)_cvtss_sh(x, 0); /* exact where it is used: the file has f16 */
-        memcpy(to + o * (half ? 2 : 4), half ? (void *)&h : (void *)&x, half ? 2 : 4);
+    if (m->form == WEIGHT_U6) {
+        for (uint32_t i = 0; i < 16; i++, to += PANEL)
+            memcpy(to, raw->steps[i], PANEL);
+        memcpy(to, raw->super[0], 2 * PANEL);
+        return to + 2 * PANEL;
     }
-}
-
-/* Super-block s of each output. */
-static void put_header(const struct compute_matrix *m, const struct raw_rows *raw, uint32_t s,
-                       uint8_t *to)
-{
-    uint32_t factors = m->form == WEIGHT_U6 ? 1 : 2;
-    uint8_t *super = to + header_bytes(m) - factors * 2 * PANEL;
-
-    for (uint32_t o = 0; o < PANEL; o++) {
-        const uint8_t *steps = raw->steps + ((size_t)o * m->n_blocks + s * SUPER_BLOCKS) * 2;
-        const uint16_t *from = raw->super + ((size_t)o * (m->n_blocks / SUPER_BLOCKS) + s) * 2;
-        for (uint32_t i = 0; i < factors; i++)
-            memcpy(super + (i * PANEL + o) * 2, from + i, 2);
-        if (m->form == WEIGHT_U6) {
-            for (uint32_t i = 0; i < 16; i++)
-                to[i * PANEL + o] = steps[i];
-            continue;
-        }
-        for (uint32_t i = 0; i < 3; i++) {
-            uint32_t fields = (uint32_t)steps[15] >> 2 * i << 30;
-            for (uint32_t j = 0; j < 5; j++)
-                fields |= (uint32_t)steps[5 * i + j] << 6 * j;
-            memcpy(to + (i * PANEL + o) * 4, &fields, 4);
-        }
-    }
-}
-
-/* An output's 32 integers, with the offset back, as bytes. */
-static __m256i as_bytes(const int16_t *w, int32_t offset)
-{
-    const __m256i *from = (const __m256i *)w;
-    __m256i add = _mm256_set1_epi8((char)offset);
-    __m256i v = _mm256_packs_epi16(_mm256_loadu_si256(from), _mm256_loadu_si256(from + 1));
-
-    return _mm256_add_epi8(_mm256_permute4x64_epi64(v, 0xD8), add);
-}
-
-/* Nibbles of 4-, 5- and 6-bit weights, the two groups of a byte together: of each 8 values those of
- * the upper four come to lie above those of the lower four. */
-static void put_nibbles(const int16_t *w, uint32_t stride, int32_t offset, uint8_t *to)
-{
-    for (uint32_t o = 0; o < PANEL; o++, w += stride) {
-        __m256i v = _mm256_and_si256(as_bytes(w, offset), _mm256_set1_epi8(15));
-        _Alignas(32) uint32_t both[8];
-        _mm256_store_si256((__m256i *)both, _mm256_or_si256(v, _mm256_srli_epi64(v, 28)));
-        for (uint32_t j = 0; j < 4; j++)
-            memcpy(to + j * 4 * PANEL + o * 4, &both[2 * j], 4);
-    }
-}
-
-static void put_upper_bits(enum weight_form form, const int16_t *w, uint32_t stride, int32_t offset,
-                           uint8_t *to)
-{
-    for (uint32_t o = 0; o < PANEL; o++, w += stride) {
-        __m256i v = _mm256_srli_epi16(as_bytes(w, offset), 4);
-        _Alignas(32) uint32_t u[8], both[2];
-        _mm256_store_si256((__m256i *)u, _mm256_and_si256(v, _mm256_set1_epi8(3)));
-        if (form == WEIGHT_U5) {
-            both[0] = u[0] | u[1] << 1 | u[2] << 2 | u[3] << 3 | u[4] << 4 | u[5] << 5 | u[6] << 6 |
-                      u[7] << 7;
-        } else {
-            both[0] = u[0] | u[1] << 2 | u[2] << 4 | u[3] << 6;
-            both[1] = u[4] | u[5] << 2 | u[6] << 4 | u[7] << 6;
-            memcpy(to + 4 * PANEL + o * 4, &both[1], 4);
-        }
-        memcpy(to + o * 4, &both[0], 4);
-    }
-}
-
-static void put_integers(enum weight_form form, const int16_t *w, uint32_t stride, int32_t offset,
-                         uint8_t *to)
-{
-    if (form == WEIGHT_I16) {
-        for (uint32_t o = 0; o < PANEL; o++)
-            for (uint32_t k = 0; k < BLOCK; k += 2)
-                memcpy(to + k / 2 * 4 * PANEL + o * 4, w + (size_t)o * stride + k, 4);
-        return;
-    }
-    if (form == WEIGHT_S8) {
+    for (uint32_t i = 0; i < 3; i++, to += 4 * PANEL) {
+        uint32_t fields[PANEL];
         for (uint32_t o = 0; o < PANEL; o++) {
-            _Alignas(32) uint32_t groups[8];
-            _mm256_store_si256((__m256i *)groups, as_bytes(w + (size_t)o * stride, S8_OFFSET));
-            for (uint32_t g = 0; g < 8; g++)
-                memcpy(to + g * 4 * PANEL + o * 4, &groups[g], 4);
+            fields[o] = (uint32_t)raw->steps[15][o] >> 2 * i << 30;
+            for (uint32_t j = 0; j < 5; j++)
+                fields[o] |= (uint32_t)raw->steps[5 * i + j][o] << 6 * j;
         }
-        return;
+        memcpy(to, fields, sizeof fields);
     }
-    put_nibbles(w, stride, offset, to);
-    if (form != WEIGHT_U4)
-        put_upper_bits(form, w, stride, offset, to + 16 * PANEL);
+    memcpy(to, raw->super[0], 2 * PANEL);
+    memcpy(to + 2 * PANEL, raw->super[1], 2 * PANEL);
+    return to + 4 * PANEL;
 }
 
-void X86(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
+/* Of 32 bytes of each of 8 rows: t[g] has the g'th four bytes of every row. */
+INLINE void turn(const void *from, size_t stride, __m256i t[8])
 {
-    const bool half = m->scales == SCALES_F16;
-    uint32_t bytes = block_bytes(m);
-    size_t stride = (size_t)m->n_blocks * 2;
+    const uint8_t *row = from;
 
-    if (m->form == WEIGHT_F32) {
-        float *f = (float *)to;
-        for (uint32_t k = 0; k < m->k; k++)
-            for (uint32_t o = 0; o < PANEL; o++)
-                f[k * PANEL + o] = raw->values[(size_t)o * raw->stride + k];
+    UNROLL
+    for (int half = 0; half < 2; half++, row += 16, t += 4) {
+        __m256i r[4];
+        UNROLL
+        for (int o = 0; o < 4; o++)
+            r[o] = _mm256_inserti128_si256(
+                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(row + o * stride))),
+                _mm_loadu_si128((const __m128i *)(row + (o + 4) * stride)), 1);
+        __m256i low01 = _mm256_unpacklo_epi32(r[0], r[1]),
+                low23 = _mm256_unpacklo_epi32(r[2], r[3]),
+                high01 = _mm256_unpackhi_epi32(r[0], r[1]),
+                high23 = _mm256_unpackhi_epi32(r[2], r[3]);
+        t[0] = _mm256_unpacklo_epi64(low01, low23);
+        t[1] = _mm256_unpackhi_epi64(low01, low23);
+        t[2] = _mm256_unpacklo_epi64(high01, high23);
+        t[3] = _mm256_unpackhi_epi64(high01, high23);
+    }
+}
+
+/* The g'th four bytes of 8 outputs. */
+INLINE void put(uint8_t *to, uint32_t g, __m256i v)
+{
+    _mm256_storeu_si256((__m256i *)(to + g * 4 * PANEL), v);
+}
+
+/* Nibbles of 4-, 5- and 6-bit weights, two groups a byte, and what is above them. */
+INLINE void put_bits(const enum weight_form form, const __m256i t[8], uint8_t *to)
+{
+    const __m256i low = _mm256_set1_epi8(15), upper = _mm256_set1_epi8(form == WEIGHT_U5 ? 1 : 3);
+    __m256i above[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+
+    UNROLL
+    for (uint32_t j = 0; j < 4; j++)
+        put(to, j,
+            _mm256_or_si256(_mm256_and_si256(t[2 * j], low),
+                            _mm256_slli_epi32(_mm256_and_si256(t[2 * j + 1], low), 4)));
+    if (form == WEIGHT_U4)
+        return;
+    UNROLL
+    for (int g = 0; g < 8; g++) {
+        __m256i v = _mm256_and_si256(_mm256_srli_epi32(t[g], 4), upper);
+        if (form == WEIGHT_U5)
+            above[0] = _mm256_or_si256(above[0], _mm256_slli_epi32(v, g));
+        else
+            above[g / 4] = _mm256_or_si256(above[g / 4], _mm256_slli_epi32(v, 2 * (g & 3)));
+    }
+    put(to, 4, above[0]);
+    if (form == WEIGHT_U6)
+        put(to, 5, above[1]);
+}
+
+/* Block b of 8 outputs from o on. */
+INLINE void put_integers(const enum weight_form form, const struct raw_rows *raw, uint32_t b,
+                         uint32_t o, uint8_t *to)
+{
+    __m256i t[8];
+
+    if (form == WEIGHT_I16) {
+        UNROLL
+        for (uint32_t half = 0; half < 2; half++) {
+            turn(raw->w[o] + b * BLOCK + 16 * half, sizeof raw->w[0], t);
+            UNROLL
+            for (uint32_t g = 0; g < 8; g++)
+                put(to, 8 * half + g, t[g]);
+        }
         return;
     }
-    for (uint32_t b = 0; b < m->n_blocks; b++, to += bytes) {
-        if (m->scales == SCALES_K && b % SUPER_BLOCKS == 0) {
-            put_header(m, raw, b / SUPER_BLOCKS, to);
-            to += header_bytes(m);
+    turn(raw->u[o] + b * BLOCK, sizeof raw->u[0], t);
+    if (form != WEIGHT_S8) {
+        put_bits(form, t, to);
+        return;
+    }
+    UNROLL
+    for (uint32_t g = 0; g < 8; g++)
+        put(to, g, _mm256_add_epi8(t[g], _mm256_set1_epi8((char)S8_OFFSET)));
+}
+
+INLINE uint8_t *put_blocks(const enum weight_form form, const struct compute_matrix *m,
+                           const struct raw_rows *raw, uint8_t *to)
+{
+    for (uint32_t b = 0; b < raw->n_blocks; b++) {
+        for (uint32_t o = 0; o < PANEL; o += 8)
+            put_integers(form, raw, b, o, to + 4 * o);
+        to += integer_bytes(form);
+        if (m->scales == SCALES_F32) {
+            memcpy(to, raw->power[b], 4 * PANEL);
+            to += 4 * PANEL;
+        } else if (m->scales == SCALES_F16) {
+            memcpy(to, raw->d[b], 2 * PANEL);
+            to += 2 * PANEL;
+            if (m->has_min) {
+                memcpy(to, raw->m[b], 2 * PANEL);
+                to += 2 * PANEL;
+            }
         }
-        put_integers(m->form, raw->w + b * BLOCK, raw->stride, m->offset, to);
-        if (m->scales == SCALES_K)
-            continue;
-        uint8_t *scales = to + integer_bytes(m->form);
-        put_scales(scales, raw->d + b, stride, half);
-        if (m->has_min)
-            put_scales(scales + (half ? 2 : 4) * PANEL, raw->m + b, m->n_blocks, half);
+    }
+    return to;
+}
+
+static uint8_t *put_floats(const struct raw_rows *raw, uint8_t *to)
+{
+    for (uint32_t k = 0; k < raw->n; k++)
+        for (uint32_t o = 0; o < PANEL; o++, to += 4)
+            memcpy(to, &raw->values[o][k], 4);
+    return to;
+}
+
+uint8_t *X86(pack)(const struct compute_matrix *m, const struct raw_rows *raw, uint8_t *to)
+{
+    if (m->scales == SCALES_K)
+        to = put_header(m, raw, to);
+    switch (m->form) {
+    case WEIGHT_U4:
+        return put_blocks(WEIGHT_U4, m, raw, to);
+    case WEIGHT_U5:
+        return put_blocks(WEIGHT_U5, m, raw, to);
+    case WEIGHT_U6:
+        return put_blocks(WEIGHT_U6, m, raw, to);
+    case WEIGHT_S8:
+        return put_blocks(WEIGHT_S8, m, raw, to);
+    case WEIGHT_I16:
+        return put_blocks(WEIGHT_I16, m, raw, to);
+    default:
+        return put_floats(raw, to);
     }
 }
