@@ -10,13 +10,16 @@ enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows,
                        uint32_t max_logit_rows, struct loaded *out)
 {
     struct loaded l = {0};
+    struct model_digester *digester = NULL;
     const int64_t start_ns = clock_now_ns();
     enum status status;
 
     TRY_GOTO(failed, gguf_open(path, &l.file));
+    TRY_GOTO(failed, model_digester_start(l.file, &digester));
     TRY_GOTO(failed, vocabulary_load(l.file, &l.vocabulary));
     TRY_GOTO(failed, compute_create(n_threads, NULL, &l.compute));
-    TRY_GOTO(failed, model_load(l.file, l.compute, max_rows, max_logit_rows, &l.model));
+    TRY_GOTO(failed, model_load(l.file, digester, l.compute, max_rows, max_logit_rows, &l.model));
+    model_digester_destroy(&digester);
     model_get_limits(l.model, &l.limits);
     if (l.limits.n_vocab != vocabulary_view(l.vocabulary)->n_tokens) {
         status =
@@ -31,6 +34,7 @@ enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows,
     *out = l;
     return STATUS_OK;
 failed:
+    model_digester_destroy(&digester);
     unload_model(&l);
     return status;
 }

@@ -61,12 +61,25 @@ struct page_table_view {
 
 /* A matrix packed for this compute's tier: y[n_outputs] = W x[k]. */
 struct compute_matrix;
-/* Packs a matrix as it lies in a file: n_outputs rows of k values in the blocks of type. The
- * workers share the work; not during a step. Errors: BAD_MODEL for a scale or weight that is not
- * finite (name says which tensor), NO_MEMORY. */
-enum status compute_matrix_create(struct compute *c, const char *name, enum dtype type,
-                                  const void *data, uint32_t n_outputs, uint32_t k,
-                                  struct compute_matrix **out) WARN_UNUSED;
+/* A matrix as it lies in a file: n_outputs rows of k values in the blocks of type. */
+struct compute_source {
+    const char *name; /* of the tensor, for messages */
+    enum dtype type;
+    const void *data;
+    uint32_t n_outputs, k;
+    struct compute_matrix **out;
+};
+/* What a worker each does beside packing. NULL: nothing. */
+struct compute_beside {
+    void (*first)(void *context); /* before it packs */
+    void (*last)(void *context);  /* when there is nothing left to begin with */
+    void *context;
+};
+/* Packs matrices, all or none, in the order in which they lie, as one loop that the workers share;
+ * not during a step. beside may be NULL. Errors: BAD_MODEL for a scale or weight that is not finite
+ * (name says which tensor), NO_MEMORY. */
+enum status compute_matrices_create(struct compute *c, const struct compute_source *sources,
+                                    uint32_t n, const struct compute_beside *beside) WARN_UNUSED;
 void compute_matrix_destroy(struct compute *c, struct compute_matrix **m);
 uint64_t compute_matrix_bytes(const struct compute_matrix *m);
 /* The file's exact values, each rounded once to f32. Threads: any. */

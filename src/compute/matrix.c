@@ -48,24 +48,6 @@ void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_
     m->panel_bytes = ops->panel_bytes(m);
 }
 
-struct packing {
-    const struct compute_ops *ops;
-    const struct compute_matrix *m;
-    const uint8_t *data;
-    uint32_t panels_a_task;
-    _Atomic bool bad;
-};
-
-static void pack_task(struct worker *worker, void *context, uint32_t task)
-{
-    struct packing *p = context;
-    uint32_t first = task * p->panels_a_task;
-
-    (void)worker;
-    if (!matrix_pack(p->ops, p->m, p->data, first, MIN(first + p->panels_a_task, p->m->n_panels)))
-        atomic_store(&p->bad, true);
-}
-
 static bool decode(const struct compute_ops *ops, const struct compute_matrix *m,
                    const uint8_t *blocks, struct raw_rows *raw, uint32_t i)
 {
@@ -112,43 +94,114 @@ bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, 
     return ok;
 }
 
-static enum status pack_all(struct compute *c, const char *name, const struct compute_matrix *m,
-                            const void *data)
-{
-    struct packing p = {
-        .ops = &c->ops, .m = m, .data = data, .panels_a_task = MAX(1u, 64 / c->ops.panel)};
+/* ---- all of a model's matrices as one loop ---- */
 
-    enum status status =
-        pool_loop(c->pool, (m->n_panels + p.panels_a_task - 1) / p.panels_a_task, pack_task, &p);
-    if (status == STATUS_OK && atomic_load(&p.bad))
-        status = fail(STATUS_BAD_MODEL, "tensor %s has a %s that is not finite", name,
-                      m->form >= WEIGHT_I16 ? "weight" : "scale");
-    return status;
+struct part {
+    const struct compute_source *source;
+    struct compute_matrix *m;
+    uint64_t first_task;
+    _Atomic bool bad;
+};
+
+struct packing {
+    const struct compute_ops *ops;
+    struct part *parts; /* as they lie in the file */
+    uint32_t n_parts, panels_a_task;
+    uint64_t n_tasks;
+    _Atomic uint64_t next_task;
+    const struct compute_beside *beside;
+    _Atomic bool last_begun;
+};
+
+/* Tasks are taken in order, so that the file is read from front to back. */
+static void pack_worker(struct worker *w, void *context, uint32_t worker)
+{
+    struct packing *p = context;
+    struct part *part = p->parts, *end = p->parts + p->n_parts;
+    uint64_t task;
+
+    (void)w;
+    if (worker == 0 && p->beside && p->beside->first)
+        p->beside->first(p->beside->context);
+    while ((task = atomic_fetch_add(&p->next_task, 1)) < p->n_tasks) {
+        while (part + 1 < end && part[1].first_task <= task)
+            part++;
+        uint32_t first = (uint32_t)(task - part->first_task) * p->panels_a_task;
+        if (!matrix_pack(p->ops, part->m, part->source->data, first,
+                         MIN(first + p->panels_a_task, part->m->n_panels)))
+            atomic_store(&part->bad, true);
+    }
+    if (p->beside && p->beside->last && !atomic_exchange(&p->last_begun, true))
+        p->beside->last(p->beside->context);
 }
 
-enum status compute_matrix_create(struct compute *c, const char *name, enum dtype type,
-                                  const void *data, uint32_t n_outputs, uint32_t k,
-                                  struct compute_matrix **out)
+static enum status describe_part(struct compute *c, struct part *part)
 {
-    if (n_outputs == 0 || k == 0 || k > 1u << 28 || k % dtype_block_values(type) != 0)
-        return fail(STATUS_BAD_MODEL, "tensor %s is %u x %u; rows of %s come in blocks of %u", name,
-                    n_outputs, k, dtype_name(type), dtype_block_values(type));
-    struct compute_matrix *m = memory_alloc(1, sizeof *m);
+    const struct compute_source *s = part->source;
+
+    if (s->n_outputs == 0 || s->k == 0 || s->k > 1u << 28 ||
+        s->k % dtype_block_values(s->type) != 0)
+        return fail(STATUS_BAD_MODEL, "tensor %s is %u x %u; rows of %s come in blocks of %u",
+                    s->name, s->n_outputs, s->k, dtype_name(s->type), dtype_block_values(s->type));
+    struct compute_matrix *m = part->m = memory_alloc(1, sizeof *m);
     if (!m)
         return STATUS_NO_MEMORY;
-    matrix_describe(&c->ops, type, n_outputs, k, m);
-    enum status status = STATUS_OK;
+    matrix_describe(&c->ops, s->type, s->n_outputs, s->k, m);
     if (!mul_u64(m->panel_bytes, m->n_panels, &m->n_bytes) ||
         !(m->data = weights_alloc(c, m->n_bytes)))
-        status = fail(STATUS_NO_MEMORY, "no memory for the packed weights of %s", name);
-    if (status == STATUS_OK)
-        status = pack_all(c, name, m, data);
-    if (status != STATUS_OK) {
-        compute_matrix_destroy(c, &m);
-        return status;
-    }
-    *out = m;
+        return fail(STATUS_NO_MEMORY, "no memory for the packed weights of %s", s->name);
     return STATUS_OK;
+}
+
+static int compare_parts(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)((const struct part *)a)->source->data,
+              y = (uintptr_t)((const struct part *)b)->source->data;
+
+    return x < y ? -1 : x > y;
+}
+
+static enum status pack_parts(struct compute *c, struct packing *p)
+{
+    qsort(p->parts, p->n_parts, sizeof *p->parts, compare_parts);
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        p->parts[i].first_task = p->n_tasks;
+        p->n_tasks += (p->parts[i].m->n_panels + p->panels_a_task - 1) / p->panels_a_task;
+    }
+    TRY(pool_loop(c->pool, c->n_threads, pack_worker, p));
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        if (atomic_load(&p->parts[i].bad))
+            return fail(STATUS_BAD_MODEL, "tensor %s has a %s that is not finite",
+                        p->parts[i].source->name,
+                        p->parts[i].m->form >= WEIGHT_I16 ? "weight" : "scale");
+    return STATUS_OK;
+}
+
+enum status compute_matrices_create(struct compute *c, const struct compute_source *sources,
+                                    uint32_t n, const struct compute_beside *beside)
+{
+    struct packing p = {.ops = &c->ops,
+                        .n_parts = n,
+                        .panels_a_task = MAX(1u, 64 / c->ops.panel),
+                        .beside = beside};
+    enum status status = STATUS_OK;
+
+    p.parts = memory_alloc(n, sizeof *p.parts);
+    if (!p.parts)
+        return STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
+        p.parts[i].source = &sources[i];
+        status = describe_part(c, &p.parts[i]);
+    }
+    if (status == STATUS_OK)
+        status = pack_parts(c, &p);
+    for (uint32_t i = 0; i < n; i++)
+        if (status == STATUS_OK)
+            *p.parts[i].source->out = p.parts[i].m;
+        else
+            compute_matrix_destroy(c, &p.parts[i].m);
+    free(p.parts);
+    return status;
 }
 
 void compute_matrix_destroy(struct compute *c, struct compute_matrix **m)

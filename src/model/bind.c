@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define LAYER_MATRICES 7
+
+struct sources {
+    struct compute_source *items;
+    uint32_t n;
+};
+
 static enum status find(const struct model *m, const char *name, uint64_t k, uint64_t rows,
                         bool required, const struct gguf_tensor **out)
 {
@@ -52,23 +59,21 @@ static enum status bind_vector(struct model *m, const char *name, uint32_t n, bo
     return STATUS_OK;
 }
 
-/* PREFIX.weight and, if there is one, PREFIX.bias. */
-static enum status bind_linear(struct model *m, const char *prefix, uint32_t k, uint32_t n,
-                               struct linear *out)
+/* PREFIX.weight, to be packed with all others, and, if there is one, PREFIX.bias. */
+static enum status bind_linear(struct model *m, struct sources *s, const char *prefix, uint32_t k,
+                               uint32_t n, struct linear *out)
 {
     char name[128];
     const struct gguf_tensor *t;
 
     snprintf(name, sizeof name, "%s.weight", prefix);
     TRY(find(m, name, k, n, true, &t));
-    TRY(compute_matrix_create(m->compute, name, t->type, t->data, n, k, &out->matrix));
-    gguf_forget(m->file, t->data, t->n_bytes);
-    m->packed_bytes += compute_matrix_bytes(out->matrix);
+    s->items[s->n++] = (struct compute_source){t->name, t->type, t->data, n, k, &out->matrix};
     snprintf(name, sizeof name, "%s.bias", prefix);
     return bind_vector(m, name, n, false, &out->bias);
 }
 
-static enum status bind_layer(struct model *m, uint32_t index, struct layer *l)
+static enum status bind_layer(struct model *m, struct sources *s, uint32_t index, struct layer *l)
 {
     const struct hyperparameters *hp = &m->hp;
     uint32_t d = hp->n_embd, heads = hp->n_heads * hp->head_dim, kv = hp->n_kv_heads * hp->head_dim;
@@ -76,7 +81,7 @@ static enum status bind_layer(struct model *m, uint32_t index, struct layer *l)
         const char *name;
         uint32_t k, n;
         struct linear *to;
-    } linears[] = {
+    } linears[LAYER_MATRICES] = {
         {"attn_q", d, heads, &l->q},
         {"attn_k", d, kv, &l->k},
         {"attn_v", d, kv, &l->v},
@@ -100,7 +105,7 @@ static enum status bind_layer(struct model *m, uint32_t index, struct layer *l)
 
     for (size_t i = 0; i < sizeof linears / sizeof linears[0]; i++) {
         snprintf(name, sizeof name, "blk.%u.%s", index, linears[i].name);
-        TRY(bind_linear(m, name, linears[i].k, linears[i].n, linears[i].to));
+        TRY(bind_linear(m, s, name, linears[i].k, linears[i].n, linears[i].to));
     }
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         snprintf(name, sizeof name, "blk.%u.%s.weight", index, vectors[i].name);
@@ -140,24 +145,36 @@ static enum status bind_rope(struct model *m)
     return STATUS_OK;
 }
 
-static enum status bind_output(struct model *m)
+static enum status bind_output(struct model *m, struct sources *s)
 {
     m->embedding = gguf_find_tensor(m->file, "token_embd.weight");
     TRY(bind_vector(m, "output_norm.weight", m->hp.n_embd, true, &m->output_norm));
     /* Without a matrix of its own the output shares the embedding's. */
     const char *name = gguf_find_tensor(m->file, "output.weight") ? "output" : "token_embd";
-    return bind_linear(m, name, m->hp.n_embd, m->hp.n_vocab, &m->output);
+    return bind_linear(m, s, name, m->hp.n_embd, m->hp.n_vocab, &m->output);
 }
 
-enum status model_bind(struct model *m)
+static enum status bind_all(struct model *m, struct sources *s)
 {
-    m->layers = memory_alloc(m->hp.n_layers, sizeof *m->layers);
-    if (!m->layers)
-        return STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < m->hp.n_layers; i++)
-        TRY(bind_layer(m, i, &m->layers[i]));
+        TRY(bind_layer(m, s, i, &m->layers[i]));
     TRY(bind_rope(m));
-    return bind_output(m);
+    return bind_output(m, s);
+}
+
+enum status model_bind(struct model *m, const struct compute_beside *beside)
+{
+    struct sources s = {0};
+
+    m->layers = memory_alloc(m->hp.n_layers, sizeof *m->layers);
+    s.items = memory_alloc((size_t)m->hp.n_layers * LAYER_MATRICES + 1, sizeof *s.items);
+    enum status status = m->layers && s.items ? bind_all(m, &s) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK)
+        status = compute_matrices_create(m->compute, s.items, s.n, beside);
+    for (uint32_t i = 0; status == STATUS_OK && i < s.n; i++)
+        m->packed_bytes += compute_matrix_bytes(*s.items[i].out);
+    free(s.items);
+    return status;
 }
 
 static void linear_deinit(struct model *m, struct linear *l)

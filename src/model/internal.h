@@ -65,7 +65,15 @@ struct model {
     uint8_t *bad; /* [max_rows] */
 };
 
-enum status model_bind(struct model *m) WARN_UNUSED;
+/* Until the digest is there; more than once if need be, not by two threads at a time. */
+void digester_wait(void *digester);
+/* Gives back what of the file's mapping the digest has read, up to its end. */
+void digester_forget_behind(void *digester);
+/* After digester_wait(). */
+void digester_result(const struct model_digester *d, uint8_t out[REQUEST_DIGEST_BYTES]);
+
+/* beside: what is done beside packing. */
+enum status model_bind(struct model *m, const struct compute_beside *beside) WARN_UNUSED;
 void model_unbind(struct model *m);
 
 #endif

@@ -1,9 +1,8 @@
-/* Loading a model: metadata, weights, the buffers of a step, the digest of the file's tensors. */
+/* Loading a model: metadata, weights, the buffers of a step. */
 #include "base/checked.h"
 #include "base/memory.h"
 #include "model/internal.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 static void fill_limits(const struct hyperparameters *hp, struct model_limits *out)
@@ -61,34 +60,6 @@ void model_get_work(const struct model *m, struct model_work *out)
     }
     count_work(&w, &m->output, w.logit_operations);
     *out = w;
-}
-
-/* ---- the digest, beside the packing ---- */
-
-struct digesting {
-    const struct gguf *file;
-    bool done;
-    uint8_t out[REQUEST_DIGEST_BYTES];
-};
-
-static void *digest_main(void *argument)
-{
-    struct digesting *g = argument;
-    struct digest *d = digest_create();
-
-    if (!d)
-        return NULL;
-    for (uint64_t i = 0; i < gguf_n_tensors(g->file); i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(g->file, i);
-        uint64_t shape[2 + TENSOR_MAX_DIMS] = {t->type, t->n_dims};
-        memcpy(shape + 2, t->dims, sizeof t->dims);
-        digest_add(d, t->name, strlen(t->name) + 1);
-        digest_add(d, shape, sizeof shape);
-        digest_add(d, t->data, t->n_bytes);
-    }
-    digest_finish(&d, g->out);
-    g->done = true;
-    return NULL;
 }
 
 void model_digest(const struct model *m, uint8_t out[REQUEST_DIGEST_BYTES])
@@ -159,12 +130,28 @@ static enum status create_buffers(struct model *m)
     return create_acts(m);
 }
 
-enum status model_load(struct gguf *file, struct compute *compute, uint32_t max_rows,
-                       uint32_t max_logit_rows, struct model **out)
+static enum status fill(struct model *m, struct model_digester *digester)
+{
+    /* A core for the digest as long as it runs; where there is but one worker they take turns. */
+    const struct compute_beside beside = {
+        .first = compute_n_threads(m->compute) > 1 ? digester_wait : NULL,
+        .last = digester_forget_behind,
+        .context = digester,
+    };
+
+    TRY(model_bind(m, &beside));
+    TRY(create_buffers(m));
+    digester_wait(digester);
+    digester_result(digester, m->digest);
+    gguf_forget(m->file, NULL, 0); /* pages that two pieces share, and the head of the file */
+    return STATUS_OK;
+}
+
+enum status model_load(struct gguf *file, struct model_digester *digester, struct compute *compute,
+                       uint32_t max_rows, uint32_t max_logit_rows, struct model **out)
 {
     struct hyperparameters hp;
-    struct digesting digesting = {.file = file};
-    pthread_t thread;
+    struct model_digester *own = NULL;
 
     TRY(hyperparameters_read(file, &hp));
     if (max_rows == 0 || max_rows > 1u << 20 || max_logit_rows == 0 || max_logit_rows > max_rows)
@@ -178,22 +165,14 @@ enum status model_load(struct gguf *file, struct compute *compute, uint32_t max_
     m->file = gguf_acquire(file);
     m->max_rows = max_rows;
     m->max_logit_rows = max_logit_rows;
-    bool started = pthread_create(&thread, NULL, digest_main, &digesting) == 0;
-    enum status status = model_bind(m);
+    enum status status = digester ? STATUS_OK : model_digester_start(file, &own);
     if (status == STATUS_OK)
-        status = create_buffers(m);
-    if (started)
-        pthread_join(thread, NULL);
-    else
-        digest_main(&digesting);
-    gguf_forget(file, NULL, 0); /* the digest read what had been packed, too */
-    if (status == STATUS_OK && !digesting.done)
-        status = fail(STATUS_NO_MEMORY, "no memory for the digest of the model");
+        status = fill(m, digester ? digester : own);
+    model_digester_destroy(&own);
     if (status != STATUS_OK) {
         model_destroy(&m);
         return status;
     }
-    memcpy(m->digest, digesting.out, sizeof m->digest);
     *out = m;
     return STATUS_OK;
 }

@@ -186,7 +186,7 @@ static void test_golden(void **state)
     assert_int_equal(gguf_open(MODEL_PATH, &file), STATUS_OK);
     assert_int_equal(compute_create(2, NULL, &r.compute), STATUS_OK);
     int64_t start = clock_now_ms();
-    assert_int_equal(model_load(file, r.compute, CHUNK, CHUNK, &r.model), STATUS_OK);
+    assert_int_equal(model_load(file, NULL, r.compute, CHUNK, CHUNK, &r.model), STATUS_OK);
     print_message("tier %s, loaded in %lld ms\n", compute_tier_name(r.compute),
                   (long long)(clock_now_ms() - start));
     gguf_release(&file);

@@ -41,7 +41,7 @@ static void world_create(struct world *w, const struct tiny *t, uint32_t threads
     memset(w, 0, sizeof *w);
     assert_non_null(file);
     assert_int_equal(compute_create(threads, tier, &w->c), STATUS_OK);
-    if (model_load(file, w->c, MAX_ROWS, MAX_ROWS, &w->m) != STATUS_OK)
+    if (model_load(file, NULL, w->c, MAX_ROWS, MAX_ROWS, &w->m) != STATUS_OK)
         fail_msg("%s", status_message());
     gguf_release(&file);
     model_get_limits(w->m, &w->limits);
@@ -284,7 +284,7 @@ static void test_bad_files(void **state)
     assert_int_equal(compute_create(1, NULL, &c), STATUS_OK);
     t.arch = "gpt9";
     struct gguf *file = tiny_open(&t);
-    assert_int_equal(model_load(file, c, 8, 8, &m), STATUS_UNSUPPORTED_MODEL);
+    assert_int_equal(model_load(file, NULL, c, 8, 8, &m), STATUS_UNSUPPORTED_MODEL);
     assert_non_null(strstr(status_message(), "gpt9"));
     gguf_release(&file);
     t = models[0];

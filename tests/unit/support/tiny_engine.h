@@ -44,7 +44,7 @@ static inline void tiny_world_open(struct tiny_world *w, uint32_t n_threads)
     w->vocabulary = small_vocabulary_load("smollm", NULL);
     assert_non_null(w->vocabulary);
     assert_int_equal(compute_create(n_threads, NULL, &w->compute), STATUS_OK);
-    assert_int_equal(model_load(file, w->compute, TINY_SLOTS + TINY_CHUNK,
+    assert_int_equal(model_load(file, NULL, w->compute, TINY_SLOTS + TINY_CHUNK,
                                 engine_max_logit_rows(&eo), &w->model),
                      STATUS_OK);
     gguf_release(&file);
