@@ -69,10 +69,12 @@ struct compute_source {
     uint32_t n_outputs, k;
     struct compute_matrix **out;
 };
-/* What a worker each does beside packing. NULL: nothing. */
+/* What workers do beside packing; NULL: nothing. */
 struct compute_beside {
-    void (*first)(void *context); /* before it packs */
-    void (*last)(void *context);  /* when there is nothing left to begin with */
+    void (*first)(void *context); /* one, before it packs */
+    /* Each, now and then; packing has begun with all data that lies before reached. */
+    void (*between)(void *context, const void *reached);
+    void (*last)(void *context); /* one, when there is nothing left to begin with */
     void *context;
 };
 /* Packs matrices, all or none, in the order in which they lie, as one loop that the workers share;

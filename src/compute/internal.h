@@ -265,7 +265,7 @@ static inline const void *kv_slab(const struct compute_batch *b, const struct pa
 void *weights_alloc(struct compute *c, uint64_t bytes);
 void weights_free(struct compute *c, void *p);
 
-/* ---- parts of matrix.c that the self test and the kernel tests use without workers ---- */
+/* ---- parts of matrix.c and pack.c that the self test and the kernel tests use without workers ---- */
 
 void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_outputs, uint32_t k,
                      struct compute_matrix *m);

@@ -19,6 +19,9 @@ struct model_digester {
     _Atomic bool stop;
     _Atomic uint64_t n_pieces; /* read */
     uint8_t out[REQUEST_DIGEST_BYTES];
+
+    pthread_mutex_t forgetting; /* whoever has it may use what follows */
+    uint64_t tensor, at, n_forgotten;
 };
 
 static bool digest_tensor(struct model_digester *g, const struct gguf_tensor *t)
@@ -54,6 +57,7 @@ enum status model_digester_start(struct gguf *file, struct model_digester **out)
 
     if (!g)
         return STATUS_NO_MEMORY;
+    pthread_mutex_init(&g->forgetting, NULL);
     g->file = gguf_acquire(file);
     g->digest = digest_create();
     g->running = g->digest && pthread_create(&g->thread, NULL, digest_main, g) == 0;
@@ -74,20 +78,49 @@ void digester_wait(void *digester)
     g->running = false;
 }
 
-void digester_forget_behind(void *digester)
+/* One piece if it is before reached (NULL: anywhere) and read; false if not, or at the end. */
+static bool forget_piece(struct model_digester *g, const void *reached, uint64_t n_read)
+{
+    while (g->tensor < gguf_n_tensors(g->file)) {
+        const struct gguf_tensor *t = gguf_tensor_at(g->file, g->tensor);
+        const uint8_t *piece = (const uint8_t *)t->data + g->at;
+        if (g->at >= t->n_bytes) {
+            g->tensor++;
+            g->at = 0;
+            continue;
+        }
+        uint64_t bytes = MIN(PIECE_BYTES, t->n_bytes - g->at);
+        if (g->n_forgotten >= n_read || (reached && piece + bytes > (const uint8_t *)reached))
+            return false;
+        gguf_forget(g->file, piece, bytes);
+        g->at += bytes;
+        g->n_forgotten++;
+        return true;
+    }
+    return false;
+}
+
+void digester_forget(void *digester, const void *reached)
+{
+    struct model_digester *g = digester;
+
+    if (pthread_mutex_trylock(&g->forgetting))
+        return;
+    while (forget_piece(g, reached, atomic_load(&g->n_pieces)))
+        ;
+    pthread_mutex_unlock(&g->forgetting);
+}
+
+void digester_forget_rest(void *digester)
 {
     struct model_digester *g = digester;
     const struct timespec pause = {.tv_nsec = 500 * 1000};
-    uint64_t piece = 0;
 
-    for (uint64_t i = 0; i < gguf_n_tensors(g->file); i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(g->file, i);
-        for (uint64_t at = 0; at < t->n_bytes; at += PIECE_BYTES, piece++) {
-            while (atomic_load(&g->n_pieces) <= piece)
-                nanosleep(&pause, NULL);
-            gguf_forget(g->file, (const uint8_t *)t->data + at, MIN(PIECE_BYTES, t->n_bytes - at));
-        }
-    }
+    pthread_mutex_lock(&g->forgetting);
+    while (g->tensor < gguf_n_tensors(g->file))
+        if (!forget_piece(g, NULL, atomic_load(&g->n_pieces)))
+            nanosleep(&pause, NULL);
+    pthread_mutex_unlock(&g->forgetting);
 }
 
 void digester_result(const struct model_digester *g, uint8_t out[REQUEST_DIGEST_BYTES])
@@ -106,6 +139,7 @@ void model_digester_destroy(struct model_digester **pg)
     digester_wait(g);
     if (g->digest)
         digest_finish(&g->digest, g->out);
+    pthread_mutex_destroy(&g->forgetting);
     gguf_release(&g->file);
     free(g);
 }

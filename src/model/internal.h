@@ -67,8 +67,10 @@ struct model {
 
 /* Until the digest is there; more than once if need be, not by two threads at a time. */
 void digester_wait(void *digester);
-/* Gives back what of the file's mapping the digest has read, up to its end. */
-void digester_forget_behind(void *digester);
+/* Give back what of the file's mapping the digest has read: as far as that is and packing has
+ * begun; and up to the file's end, waiting for the digest. */
+void digester_forget(void *digester, const void *reached);
+void digester_forget_rest(void *digester);
 /* After digester_wait(). */
 void digester_result(const struct model_digester *d, uint8_t out[REQUEST_DIGEST_BYTES]);
 

@@ -135,7 +135,8 @@ static enum status fill(struct model *m, struct model_digester *digester)
     /* A core for the digest as long as it runs; where there is but one worker they take turns. */
     const struct compute_beside beside = {
         .first = compute_n_threads(m->compute) > 1 ? digester_wait : NULL,
-        .last = digester_forget_behind,
+        .between = digester_forget,
+        .last = digester_forget_rest,
         .context = digester,
     };
 
