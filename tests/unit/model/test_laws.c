@@ -25,13 +25,13 @@ struct world {
 };
 
 static const struct tiny models[] = {
-    {"llama", DTYPE_Q4_1, DTYPE_Q8_0, 2, 64, 96, 6, 2, 16, 80, false, true, 0, 1},
-    {"llama", DTYPE_Q4_K, DTYPE_Q6_K, 2, 256, 512, 4, 4, 64, 70, true, false, 0, 2},
-    {"llama", DTYPE_Q5_0, DTYPE_F16, 2, 96, 64, 3, 1, 32, 33, true, false, 0, 3},
-    {"llama", DTYPE_Q5_K, DTYPE_Q4_0, 2, 256, 256, 2, 1, 128, 64, false, false, 0, 4},
-    {"qwen3", DTYPE_BF16, DTYPE_BF16, 2, 72, 100, 4, 2, 32, 61, false, false, 0, 5},
-    {"qwen3", DTYPE_F32, DTYPE_F32, 2, 40, 56, 4, 1, 24, 50, false, false, 0, 6},
-    {"qwen3", DTYPE_Q8_0, DTYPE_Q4_0, 2, 1056, 64, 4, 2, 16, 50, false, false, 0, 7},
+    {"llama", DTYPE_Q4_1, DTYPE_Q8_0, 2, 64, 96, 6, 2, 16, 80, false, true, 0, 1, NULL},
+    {"llama", DTYPE_Q4_K, DTYPE_Q6_K, 2, 256, 512, 4, 4, 64, 70, true, false, 0, 2, NULL},
+    {"llama", DTYPE_Q5_0, DTYPE_F16, 2, 96, 64, 3, 1, 32, 33, true, false, 0, 3, NULL},
+    {"llama", DTYPE_Q5_K, DTYPE_Q4_0, 2, 256, 256, 2, 1, 128, 64, false, false, 0, 4, NULL},
+    {"qwen3", DTYPE_BF16, DTYPE_BF16, 2, 72, 100, 4, 2, 32, 61, false, false, 0, 5, NULL},
+    {"qwen3", DTYPE_F32, DTYPE_F32, 2, 40, 56, 4, 1, 24, 50, false, false, 0, 6, NULL},
+    {"qwen3", DTYPE_Q8_0, DTYPE_Q4_0, 2, 1056, 64, 4, 2, 16, 50, false, false, 0, 7, NULL},
 };
 
 static void world_create(struct world *w, const struct tiny *t, uint32_t threads, const char *tier)
@@ -244,7 +244,8 @@ static void test_some_logits(void **state)
 static void test_numerics(void **state)
 {
     static const char *const tiers[] = {"ref", NULL};
-    struct tiny t = {"llama", DTYPE_Q4_1, DTYPE_F32, 2, 64, 96, 6, 2, 16, 80, false, false, 5, 8};
+    struct tiny t = {"llama", DTYPE_Q4_1, DTYPE_F32, 2,     64, 96, 6,   2,
+                     16,      80,         false,     false, 5,  8,  NULL};
 
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -304,10 +305,72 @@ static void test_bad_files(void **state)
     compute_destroy(&c);
 }
 
+/* Packing names the tensor, however many workers look. */
+static void test_not_finite(void **state)
+{
+    static const enum dtype types[] = {DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1,
+                                       DTYPE_Q5_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+
+    (void)state;
+    for (uint32_t i = 0; i < 2 * sizeof types / sizeof *types; i++) {
+        struct tiny t = models[1];
+        struct compute *c;
+        struct model *m = NULL;
+        t.matrix = types[i / 2];
+        t.spoilt = "blk.1.ffn_up.weight";
+        struct gguf *file = tiny_open(&t);
+        assert_int_equal(compute_create(1 + 2 * (i % 2), NULL, &c), STATUS_OK);
+        assert_int_equal(model_load(file, NULL, c, 8, 8, &m), STATUS_BAD_MODEL);
+        assert_non_null(strstr(status_message(), t.spoilt));
+        assert_null(m);
+        assert_null(c->weights);
+        gguf_release(&file);
+        compute_destroy(&c);
+    }
+}
+
+/* The digest is what it is said to be, whoever begins it and whoever is beside it. */
+static void test_digest(void **state)
+{
+    uint8_t wanted[REQUEST_DIGEST_BYTES], got[REQUEST_DIGEST_BYTES];
+    struct gguf *file = tiny_open(&models[0]);
+    struct digest *d = digest_create();
+    struct model_digester *digester;
+
+    (void)state;
+    for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(file, i);
+        uint64_t shape[2] = {t->type, t->n_dims};
+        digest_add(d, t->name, strlen(t->name) + 1);
+        digest_add(d, shape, sizeof shape);
+        digest_add(d, t->dims, sizeof t->dims);
+        digest_add(d, t->data, t->n_bytes);
+    }
+    digest_finish(&d, wanted);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct compute *c;
+        struct model *m;
+        digester = NULL;
+        if (i % 2)
+            assert_int_equal(model_digester_start(file, &digester), STATUS_OK);
+        assert_int_equal(compute_create(1 + i, NULL, &c), STATUS_OK);
+        assert_int_equal(model_load(file, digester, c, 8, 8, &m), STATUS_OK);
+        model_digester_destroy(&digester);
+        model_digest(m, got);
+        assert_memory_equal(got, wanted, sizeof got);
+        model_destroy(&m);
+        compute_destroy(&c);
+    }
+    assert_int_equal(model_digester_start(file, &digester), STATUS_OK);
+    model_digester_destroy(&digester); /* perhaps before it is through */
+    gguf_release(&file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_files),   cmocka_unit_test(test_numerics),
+        cmocka_unit_test(test_bad_files),   cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_digest),      cmocka_unit_test(test_numerics),
         cmocka_unit_test(test_some_logits), cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_batches),     cmocka_unit_test(test_tiers_and_threads),
     };

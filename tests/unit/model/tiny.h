@@ -18,6 +18,7 @@ struct tiny {
     bool bias, rope_factors;
     uint32_t huge_id; /* its embedding leaves the range; 0: none */
     uint64_t seed;
+    const char *spoilt; /* a tensor whose last block's scale is not finite; NULL: none */
 };
 
 struct tiny_tensor {
@@ -188,6 +189,13 @@ static inline struct gguf *tiny_open(const struct tiny *t)
     tiny_tensor(w, &seed, "output_norm.weight", DTYPE_F32, t->n_embd, 0);
     for (uint32_t i = 0; i < t->n_layers; i++)
         tiny_layer(w, t, &seed, i);
+    for (uint32_t i = 0; t->spoilt && i < w->n_tensors; i++) {
+        const struct tiny_tensor *s = &w->tensors[i];
+        if (!strcmp(s->name, t->spoilt))
+            memset(w->data.data + s->offset + s->bytes - dtype_block_bytes(s->type) +
+                       (s->type == DTYPE_Q6_K ? 208 : 0),
+                   0xFF, 2);
+    }
     if (t->rope_factors)
         tiny_tensor(w, &seed, "rope_freqs.weight", DTYPE_F32, t->head_dim / 2, 0);
     buffer_append(&file, "GGUF", 4);
