@@ -58,7 +58,6 @@ struct bench {
     float *logits;
     uint32_t random;
     uint64_t n_values; /* of all tensors */
-    struct bench_probes probes;
     uint32_t n_results;
 };
 
@@ -67,7 +66,7 @@ struct result {
     double median, deviation;
     /* Units: bytes or operations a second; limit 0: there is none. */
     bool by_bytes;
-    double achieved, limit;
+    double achieved, limit, of_limit;
     double own_share; /* of the engine, in its time; negative: not through the engine */
 };
 
@@ -123,14 +122,34 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+static double median(double *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
+}
+
+/* The limit, probed now: what else runs on the host comes and goes, and slows both alike. */
+static enum status probe_limit(const struct bench *b, bool decode, uint32_t n, uint32_t depth,
+                               uint32_t n_sequences, struct bench_limit *out)
+{
+    struct bench_probes probes = {0};
+
+    return decode ? bench_limit_decode(&probes, &b->loaded, depth, n, n_sequences, out)
+                  : bench_limit_prefill(&probes, &b->loaded, depth, n, (uint32_t)b->options->batch,
+                                        out);
+}
+
+/* Medians of the repetitions; each is held against a limit of its own. */
 static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t depth,
                            uint32_t n_sequences, struct result *out)
 {
-    double speed[BENCH_MAX_REPEATS], mean = 0, square = 0;
+    double speed[BENCH_MAX_REPEATS], achieved[BENCH_MAX_REPEATS], most[BENCH_MAX_REPEATS],
+        fraction[BENCH_MAX_REPEATS], mean = 0, square = 0;
     const uint32_t repeats = (uint32_t)b->options->repeats;
 
     TRY(fill(b, n_sequences, 0, depth));
     for (uint32_t r = 0; r <= repeats; r++) {
+        struct bench_limit limit;
         const int64_t start_ns = clock_now_ns();
         if (decode)
             for (uint32_t i = 0; i < n; i++)
@@ -138,30 +157,30 @@ static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t de
         else
             TRY(fill(b, n_sequences, depth, n));
         const double seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
-        if (r)
-            speed[r - 1] = (double)n * n_sequences / seconds;
+        if (r == 0)
+            continue;
+        TRY(probe_limit(b, decode, n, depth, n_sequences, &limit));
+        speed[r - 1] = (double)n * n_sequences / seconds;
+        achieved[r - 1] = limit.work / seconds;
+        most[r - 1] = limit.work / limit.seconds;
+        fraction[r - 1] = limit.seconds / seconds;
+        out->by_bytes = limit.by_bytes;
     }
-    qsort(speed, repeats, sizeof *speed, by_value);
     for (uint32_t r = 0; r < repeats; r++) {
         mean += speed[r] / repeats;
         square += speed[r] * speed[r] / repeats;
     }
-    out->median =
-        repeats % 2 ? speed[repeats / 2] : 0.5 * (speed[repeats / 2 - 1] + speed[repeats / 2]);
+    out->median = median(speed, repeats);
     out->deviation = sqrt(MAX(square - mean * mean, 0.0));
+    out->achieved = median(achieved, repeats);
+    out->limit = median(most, repeats);
+    out->of_limit = median(fraction, repeats);
+    out->own_share = -1;
     int at = snprintf(out->test, sizeof out->test, "%s%u", decode ? "tg" : "pp", n);
     if (depth)
         at += snprintf(out->test + at, sizeof out->test - (size_t)at, " @ d%u", depth);
     if (n_sequences > 1)
         snprintf(out->test + at, sizeof out->test - (size_t)at, " x %u", n_sequences);
-    struct bench_limit limit;
-    TRY(decode ? bench_limit_decode(&b->probes, &b->loaded, depth, n, n_sequences, &limit)
-               : bench_limit_prefill(&b->probes, &b->loaded, depth, n, (uint32_t)b->options->batch,
-                                     &limit));
-    out->by_bytes = limit.by_bytes;
-    out->achieved = limit.work * out->median / ((double)n * n_sequences);
-    out->limit = limit.work / limit.seconds;
-    out->own_share = -1;
     return STATUS_OK;
 }
 
@@ -182,10 +201,10 @@ static void describe_limit(const struct result *r, char *out, size_t size)
         snprintf(out, size, "engine's own %.2f%%", 100 * r->own_share);
     else if (r->by_bytes)
         snprintf(out, size, "%.1f of %.1f GB/s, %2.0f%%", r->achieved * 1e-9, r->limit * 1e-9,
-                 100 * r->achieved / r->limit);
+                 100 * r->of_limit);
     else
         snprintf(out, size, "%.0f of %.0f GOPS, %2.0f%%", r->achieved * 1e-9, r->limit * 1e-9,
-                 100 * r->achieved / r->limit);
+                 100 * r->of_limit);
 }
 
 static void print_result(struct bench *b, const struct result *r)
@@ -196,7 +215,6 @@ static void print_result(struct bench *b, const struct result *r)
     const uint32_t threads = compute_n_threads(b->loaded.compute);
     const char *tier = compute_tier_name(b->loaded.compute);
 
-    const double of_limit = r->limit > 0 ? r->achieved / r->limit : 0;
     const char *unit = r->own_share >= 0 ? "" : r->by_bytes ? "GB/s" : "GOPS";
 
     name = name ? name + 1 : b->options->model;
@@ -206,14 +224,14 @@ static void print_result(struct bench *b, const struct result *r)
                    "achieved,limit,of_limit,engine_share\n");
         printf("%s,%.2f,%.2f,%s,%u,%s,%.2f,%.2f,%s,%.2f,%.2f,%.4f,%.5f\n", name, size, millions,
                tier, threads, r->test, r->median, r->deviation, unit, r->achieved * 1e-9,
-               r->limit * 1e-9, of_limit, MAX(r->own_share, 0.0));
+               r->limit * 1e-9, r->of_limit, MAX(r->own_share, 0.0));
     } else if (!strcmp(form, "json")) {
         printf("%s{\"model\":\"%s\",\"size_mib\":%.2f,\"params_m\":%.2f,\"backend\":\"%s\","
                "\"threads\":%u,\"test\":\"%s\",\"tokens_per_second\":%.2f,\"stddev\":%.2f,"
                "\"unit\":\"%s\",\"achieved\":%.2f,\"limit\":%.2f,\"of_limit\":%.4f,"
                "\"engine_share\":%.5f}",
                b->n_results ? ",\n " : "[", name, size, millions, tier, threads, r->test, r->median,
-               r->deviation, unit, r->achieved * 1e-9, r->limit * 1e-9, of_limit,
+               r->deviation, unit, r->achieved * 1e-9, r->limit * 1e-9, r->of_limit,
                MAX(r->own_share, 0.0));
     } else {
         char limit[64];
@@ -352,7 +370,6 @@ static enum status bench(const struct bench_options *o)
         if (status != STATUS_OK)
             break;
         b.n_values = 0;
-        b.probes = (struct bench_probes){0};
         for (uint64_t i = 0; i < gguf_n_tensors(b.loaded.file); i++)
             b.n_values += gguf_tensor_at(b.loaded.file, i)->n_elements;
         status = allocate(&b, MAX(1u, largest(l.sequences, l.n_sequences)), n_tokens);
