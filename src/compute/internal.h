@@ -21,7 +21,7 @@
 #define SMALL_BITS 0x1F800000u /* 2^-64: a block whose largest value is below is zero */
 #define LOG2_E 0x1.71547652b82fep+0
 #define MAX_PRODUCTS 4
-#define TASKS_A_WORKER 16 /* at least, of an operation that is cut finely */
+#define TASKS_A_WORKER 16 /* aimed at, where there is enough to cut */
 
 static inline uint32_t float_bits(float x)
 {
@@ -145,8 +145,8 @@ struct matmul_task {
     uint32_t panel_begin, panel_end;
     uint32_t row_begin, row_end; /* row_begin is a multiple of the tile */
     void *scratch;
-    const uint8_t
-        *next; /* packed weights that the worker reads after the task's, or NULL: a hint */
+    /* A hint: packed weights that the worker reads after the task's, or NULL. */
+    const uint8_t *next;
 };
 
 struct attention_task {
@@ -265,7 +265,8 @@ static inline const void *kv_slab(const struct compute_batch *b, const struct pa
 void *weights_alloc(struct compute *c, uint64_t bytes);
 void weights_free(struct compute *c, void *p);
 
-/* ---- parts of matrix.c and pack.c that the self test and the kernel tests use without workers ---- */
+/* ---- parts of matrix.c and pack.c that the self test and the kernel tests use without workers
+ * ---- */
 
 void matrix_describe(const struct compute_ops *ops, enum dtype type, uint32_t n_outputs, uint32_t k,
                      struct compute_matrix *m);
@@ -320,7 +321,7 @@ struct op {
             struct compute_product products[MAX_PRODUCTS];
             uint32_t n_products, panels_a_task, rows_a_task;
             uint32_t first_task[MAX_PRODUCTS + 1]; /* within a strip of rows */
-            const struct op *following;            /* the list's next product, or NULL */
+            const struct op *next_matmul;          /* of the list, or NULL */
         } matmul;
         struct {
             struct compute_attention a;
@@ -367,8 +368,8 @@ struct op *step_enqueue(struct compute *c, void (*run)(struct worker *, struct o
                         uint32_t n_tasks);
 /* What a task of the step needs at most. */
 void step_need_scratch(struct compute *c, uint64_t bytes);
-/* step_matmul.c: tells each product of the list which one follows. */
-void step_link_products(struct compute *c);
+/* step_matmul.c: tells each matmul of the list which one is next. */
+void step_link_matmuls(struct compute *c);
 
 /* ---- pool.c ---- */
 

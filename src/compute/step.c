@@ -16,7 +16,7 @@ enum status compute_step_end(struct compute *c)
 {
     if (c->failed)
         return fail(STATUS_NO_MEMORY, "no memory for the list of a step's operations");
-    step_link_products(c);
+    step_link_matmuls(c);
     return pool_run(c->pool, c->list, c->n_ops, c->scratch_bytes);
 }
 

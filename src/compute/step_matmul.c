@@ -1,4 +1,4 @@
-/* A step's products: how they are cut into tasks. */
+/* A step's matmuls: how they are cut into tasks. */
 #include "compute/internal.h"
 
 #define MAX_PANELS 8
@@ -31,16 +31,20 @@ static const uint8_t *weights_of(const struct op *op, uint32_t task)
     return at.product->matrix->data + at.panel * at.product->matrix->panel_bytes;
 }
 
-/* What a worker reads after a task: its next one's weights or, at the end of its stretch, those
- * with which it begins the next product. So they are on their way through what lies between. */
+/* What a worker reads after a task of its own stretch: the next one's weights or, at the stretch's
+ * end, those with which it begins the next matmul, so that they arrive during the operations
+ * between the two. NULL: unknown. */
 static const uint8_t *weights_after(const struct worker *w, const struct op *op, uint32_t task)
 {
     const struct pool *p = w->c->pool;
-    const struct op *following = op->u.matmul.following;
+    const struct op *next = op->u.matmul.next_matmul;
+    const uint32_t end = pool_stretch(p, op, w->index + 1);
 
-    if (task + 1 < op->n_tasks && task + 1 != pool_stretch(p, op, w->index + 1))
+    if (task < pool_stretch(p, op, w->index) || task >= end)
+        return NULL;
+    if (task + 1 < end)
         return weights_of(op, task + 1);
-    return following ? weights_of(following, pool_stretch(p, following, w->index)) : NULL;
+    return next ? weights_of(next, pool_stretch(p, next, w->index)) : NULL;
 }
 
 static void run_matmul(struct worker *w, struct op *op, uint32_t task)
@@ -60,14 +64,14 @@ static void run_matmul(struct worker *w, struct op *op, uint32_t task)
     w->c->ops.matmul(&t);
 }
 
-void step_link_products(struct compute *c)
+void step_link_matmuls(struct compute *c)
 {
-    const struct op *following = NULL;
+    const struct op *next_matmul = NULL;
 
     for (uint32_t i = c->n_ops; i > 0; i--)
         if (c->list[i - 1].run == run_matmul) {
-            c->list[i - 1].u.matmul.following = following;
-            following = &c->list[i - 1];
+            c->list[i - 1].u.matmul.next_matmul = next_matmul;
+            next_matmul = &c->list[i - 1];
         }
 }
 

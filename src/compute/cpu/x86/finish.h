@@ -31,12 +31,13 @@ INLINE void finish(const struct compute_product *p, float (*y)[LANES], uint32_t 
     }
 }
 
-/* Fetches the lines where a tile's outputs go; with many rows they are far apart and cold. */
-INLINE void expect_outputs(const struct compute_product *p, uint32_t row, uint32_t rows,
-                           uint32_t output)
+/* Prefetches where a tile's n outputs go: with many rows their lines are far apart and cold. */
+INLINE void prefetch_outputs(const struct compute_product *p, uint32_t row, uint32_t rows,
+                             uint32_t output, uint32_t n)
 {
     const float *to = p->y + row * p->y_stride + output;
 
     for (uint32_t i = 0; i < rows; i++, to += p->y_stride)
-        __builtin_prefetch(to, 1);
+        for (uint32_t j = 0; j < n; j += 64 / sizeof *to)
+            __builtin_prefetch(to + j, 1);
 }

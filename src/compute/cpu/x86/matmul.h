@@ -190,7 +190,7 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w,
 }
 
 /* All of K for a tile: y[panel][row][lane]. */
-INLINE void tile(const struct kind k, const uint8_t *const *w, struct ahead ahead,
+INLINE void tile(const struct kind k, const uint8_t *const *w, struct prefetch prefetch,
                  const struct ACTS_OF(q8) * x, const struct ACTS_OF(outliers) * o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[TILE][LANES])
 {
@@ -210,7 +210,7 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, struct ahead ahea
                     expand(k, at[p], super[p]);
                     at[p] += header_bytes(k);
                 }
-            fetch_ahead(&ahead);
+            prefetch_lines(&prefetch);
             UNROLL for (int p = 0; p < panels; p++) now[p] =
                 (struct part){at[p], super[p][-b % SUPER_BLOCKS]};
             block(k, now, x, rows, panels, f);

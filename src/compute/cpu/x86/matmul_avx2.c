@@ -48,9 +48,9 @@ INLINE void finish_step(const struct kind k, const struct part w, const struct a
     _mm256_store_ps(f, y);
 }
 
-/* 4 to 6 bits. A lane of 16 bits takes 16 products of a step, 8 of U6's: |sum| <= 15 * 127 * 16; of
- * 5 and 6 bits it is 16 * 127 * 16 and 32 * 127 * 8 once their offset is off, so those start there,
- * and may wrap on the way. */
+/* 4 to 6 bits. A 16-bit lane sums 16 products, 8 of U6. U4: at most 15 * 127 * 16 = 30,480. U5 and
+ * U6 could reach 62,992 and 64,008, so their sums start at minus offset * sum of x: they may wrap
+ * on the way, but the end, at most 16 * 127 * 16 = 32 * 127 * 8 = 32,512, fits. */
 INLINE void block_of_pairs(const struct kind k, const struct part *w, const struct avx2_q8 *x,
                            const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
@@ -119,7 +119,7 @@ INLINE void block_of_bytes(const struct kind k, const struct part *w, const stru
 }
 
 /* 8 bits, unpacked. */
-INLINE void block_of_words(const struct kind k, const struct part *w, const struct avx2_q8 *x,
+INLINE void block_of_int16(const struct kind k, const struct part *w, const struct avx2_q8 *x,
                            const struct avx2_wide *wide, const int rows, const int panels,
                            float (*f)[AVX2_TILE][8])
 {
@@ -152,7 +152,7 @@ INLINE void block(const struct kind k, const struct part *w, const struct avx2_q
     if (k.form != WEIGHT_S8)
         block_of_pairs(k, w, x, rows, panels, f);
     else if (k.unpacked)
-        block_of_words(k, w, x, wide, rows, panels, f);
+        block_of_int16(k, w, x, wide, rows, panels, f);
     else
         block_of_bytes(k, w, x, rows, panels, f);
 }
@@ -223,7 +223,7 @@ INLINE void outlier(const struct kind k, const uint8_t *const *w, const struct a
 }
 
 /* All of K for a tile: y[panel][row][8]. */
-INLINE void tile(const struct kind k, const uint8_t *const *w, struct ahead ahead,
+INLINE void tile(const struct kind k, const uint8_t *const *w, struct prefetch prefetch,
                  const struct avx2_q8 *x, const struct avx2_outliers *o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[AVX2_TILE][8])
 {
@@ -245,7 +245,7 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, struct ahead ahea
                     expand(k, at[p], super[p]);
                     at[p] += header_bytes(k);
                 }
-            fetch_ahead(&ahead);
+            prefetch_lines(&prefetch);
             UNROLL for (int p = 0; p < panels; p++) now[p] =
                 (struct part){at[p], super[p][-b % SUPER_BLOCKS]};
             block(k, now, x, wide, rows, panels, f);

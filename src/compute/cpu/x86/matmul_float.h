@@ -1,10 +1,14 @@
 /* F16 and BF16 weights as int16 blocks: t = RN((float)A d), f = fmaf(t, s, f); F32 weights by an
  * fmaf chain; segments as everywhere (EXACTNESS 3).
  *
- * The text of matmul_float_avx512vnni.c, matmul_float_avx512.c and matmul_float_avxvnni.c; what
- * each says before it is matmul.h's, with DOT_INT16(sum, a, b) for DOT_BYTES. */
+ * The text of matmul_float_avx512vnni.c, matmul_float_avx512.c, matmul_float_avxvnni.c and
+ * matmul_float_avx2.c; what each says before it is matmul.h's, with DOT_INT16(sum, a, b) for
+ * DOT_BYTES and, where that is more than an instruction, SUM_KEEP(v), which computes v at once. */
+#ifndef SUM_KEEP
+#define SUM_KEEP(v) (void)0
+#endif
 
-#include "compute/cpu/x86/ahead.h"
+#include "compute/cpu/x86/prefetch.h"
 
 #define I16_BYTES (17 * LANE_BYTES)
 
@@ -15,8 +19,8 @@ INLINE void add_segment(float (*y)[TILE][LANES], lanes_f (*f)[TILE], bool first,
         F_STORE(y[p][i], first ? f[p][i] : F_ADD(F_LOAD(y[p][i]), f[p][i]));
 }
 
-INLINE void tile_i16(const uint8_t *const *w, struct ahead ahead, const void *acts, uint32_t n_k,
-                     const int rows, const int panels, float (*y)[TILE][LANES])
+INLINE void tile_i16(const uint8_t *const *w, struct prefetch prefetch, const void *acts,
+                     uint32_t n_k, const int rows, const int panels, float (*y)[TILE][LANES])
 {
     const struct ACTS_OF(i16) *x = acts;
     const uint8_t *at[2] = {w[0], w[panels - 1]};
@@ -28,7 +32,7 @@ INLINE void tile_i16(const uint8_t *const *w, struct ahead ahead, const void *ac
             F_ZERO();
         uint32_t n = (segment_end(n_k, s) + BLOCK - 1) / BLOCK - s * (SEGMENT / BLOCK);
         for (; n > 0; n--, x++) {
-            fetch_ahead(&ahead);
+            prefetch_lines(&prefetch);
             lanes_i a[2][TILE];
             UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) a[p][i] =
                 I_ZERO();
@@ -39,7 +43,11 @@ INLINE void tile_i16(const uint8_t *const *w, struct ahead ahead, const void *ac
                 UNROLL for (int i = 0; i < rows; i++)
                 {
                     lanes_i xx = I_SET32(x->x[j][i]);
-                    UNROLL for (int p = 0; p < panels; p++) a[p][i] = DOT_INT16(a[p][i], v[p], xx);
+                    UNROLL for (int p = 0; p < panels; p++)
+                    {
+                        a[p][i] = DOT_INT16(a[p][i], v[p], xx);
+                        SUM_KEEP(a[p][i]);
+                    }
                 }
             }
             UNROLL for (int p = 0; p < panels; p++)
@@ -57,8 +65,8 @@ INLINE void tile_i16(const uint8_t *const *w, struct ahead ahead, const void *ac
     }
 }
 
-INLINE void tile_f32(const uint8_t *const *w, struct ahead ahead, const void *acts, uint32_t n_k,
-                     const int rows, const int panels, float (*y)[TILE][LANES])
+INLINE void tile_f32(const uint8_t *const *w, struct prefetch prefetch, const void *acts,
+                     uint32_t n_k, const int rows, const int panels, float (*y)[TILE][LANES])
 {
     const float *x = acts, *at[2] = {(const float *)w[0], (const float *)w[panels - 1]};
     uint32_t n_segments = segment_count(n_k);
@@ -69,7 +77,7 @@ INLINE void tile_f32(const uint8_t *const *w, struct ahead ahead, const void *ac
             F_ZERO();
         for (uint32_t n = segment_end(n_k, s) - s * SEGMENT; n > 0; n--, x += TILE) {
             if (n % BLOCK == 0)
-                fetch_ahead(&ahead);
+                prefetch_lines(&prefetch);
             UNROLL for (int p = 0; p < panels; p++)
             {
                 lanes_f v = F_LOAD(at[p]);
@@ -81,14 +89,14 @@ INLINE void tile_f32(const uint8_t *const *w, struct ahead ahead, const void *ac
     }
 }
 
-typedef void tile_kernel(const uint8_t *const *w, struct ahead ahead, const void *x, uint32_t n_k,
-                         float (*y)[TILE][LANES]);
+typedef void tile_kernel(const uint8_t *const *w, struct prefetch prefetch, const void *x,
+                         uint32_t n_k, float (*y)[TILE][LANES]);
 
 #define INSTANCE(rows, name, panels)                                                               \
-    static void name##_##rows##_##panels(const uint8_t *const *w, struct ahead ahead,              \
+    static void name##_##rows##_##panels(const uint8_t *const *w, struct prefetch prefetch,        \
                                          const void *x, uint32_t n_k, float(*y)[TILE][LANES])      \
     {                                                                                              \
-        tile_##name(w, ahead, x, n_k, rows, panels, y);                                            \
+        tile_##name(w, prefetch, x, n_k, rows, panels, y);                                         \
     }
 EACH_ROWS(INSTANCE, i16, 1)
 EACH_ROWS(INSTANCE, i16, 2)

@@ -14,18 +14,17 @@ void X86(matmul_float)(const struct matmul_task *t)
         uint32_t panels = MIN(2, t->panel_end - panel);
         const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
                                m->data + (panel + panels - 1) * m->panel_bytes},
-                      *next = w[panels - 1] + m->panel_bytes;
-        if (panel + panels == t->panel_end && t->next)
-            next = t->next;
-        /* A single tile goes so straight through memory that the CPU sees it coming. */
-        const uint64_t n_bytes = n_tiles > 1 ? panels * m->panel_bytes : 0;
-        struct ahead ahead = ahead_of(next, n_bytes, m->n_blocks * n_tiles);
+                      *next = panel + panels < t->panel_end ? w[1] + m->panel_bytes : t->next;
+        /* A single tile of these wide weights is bound by memory, and straight reading alone is
+         * faster there: prefetches evict what the next blocks need. */
+        const uint64_t n_bytes = next && n_tiles > 1 ? panels * m->panel_bytes : 0;
+        struct prefetch prefetch = prefetch_begin(next, n_bytes, m->n_blocks * n_tiles);
         for (uint32_t row = t->row_begin; row < t->row_end; row += TILE) {
             uint32_t rows = MIN(TILE, t->row_end - row);
-            expect_outputs(t->product, row, rows, panel * LANES);
+            prefetch_outputs(t->product, row, rows, panel * LANES, panels * LANES);
             kernels[m->form == WEIGHT_F32][panels - 1][rows - 1](
-                w, ahead, acts + row / TILE * tile_bytes, m->k, y);
-            move_ahead(&ahead, m->n_blocks);
+                w, prefetch, acts + row / TILE * tile_bytes, m->k, y);
+            prefetch_advance(&prefetch, m->n_blocks);
             for (uint32_t p = 0; p < panels; p++) {
                 uint32_t output = (panel + p) * LANES, n = MIN(LANES, m->n_outputs - output);
                 finish(t->product, y[p], row, rows, output, n);

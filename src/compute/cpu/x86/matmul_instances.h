@@ -2,16 +2,17 @@
  *
  * Text of matmul.h and of matmul_avx2.c, behind their tile() and unpack(). */
 
-typedef void tile_kernel(const uint8_t *const *w, struct ahead ahead, const struct ACTS_OF(q8) * x,
-                         const struct ACTS_OF(outliers) * o, uint32_t n_k, float (*y)[TILE][LANES]);
+typedef void tile_kernel(const uint8_t *const *w, struct prefetch prefetch,
+                         const struct ACTS_OF(q8) * x, const struct ACTS_OF(outliers) * o,
+                         uint32_t n_k, float (*y)[TILE][LANES]);
 
 #define INSTANCE(rows, name, panels, ...)                                                          \
     static void name##_##rows##_##panels(                                                          \
-        const uint8_t *const *w, struct ahead ahead, const struct ACTS_OF(q8) * x,                 \
+        const uint8_t *const *w, struct prefetch prefetch, const struct ACTS_OF(q8) * x,           \
         const struct ACTS_OF(outliers) * o, uint32_t n_k, float(*y)[TILE][LANES])                  \
     {                                                                                              \
         const struct kind k = {__VA_ARGS__};                                                       \
-        tile(k, w, ahead, x, o, n_k, rows, panels, y);                                             \
+        tile(k, w, prefetch, x, o, n_k, rows, panels, y);                                          \
     }
 #define INSTANCES(name, ...)                                                                       \
     EACH_ROWS(INSTANCE, name, 1, __VA_ARGS__) EACH_ROWS(INSTANCE, name, 2, __VA_ARGS__)

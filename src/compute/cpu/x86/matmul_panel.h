@@ -4,7 +4,7 @@
  * Text of matmul.h and of matmul_avx2.c, in the words of vector512.h or vector256.h. Each says
  * before it UNPACKED_S8_BYTES, of a block of 8-bit weights once it is unpacked. */
 
-#include "compute/cpu/x86/ahead.h"
+#include "compute/cpu/x86/prefetch.h"
 
 /* What a kernel is made for; always a constant, so that each instance keeps only its own path. */
 struct kind {
@@ -12,7 +12,8 @@ struct kind {
     bool has_min;
     enum scale_form scales;
     bool unpacked; /* a block is 8 vectors of bytes (or UNPACKED_S8 of bits), 2 of f32 scales */
-    int start;     /* which of the activations', or -1: no offset */
+    int start; /* which of the activations' 32-bit starts, or -1: 0x4B400000 alone, for there is no
+                  offset or the sums took it off before */
 };
 
 INLINE uint32_t integer_bytes(const struct kind k)

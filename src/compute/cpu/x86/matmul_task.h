@@ -5,23 +5,24 @@
 
 #include "compute/cpu/x86/finish.h"
 
-/* `next` is read after these panels. */
+/* `next`, or NULL, is read after these panels. */
 static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
                      const uint8_t *const *w, uint32_t panel, uint32_t panels, const uint8_t *next)
 {
     _Alignas(64) float y[2][TILE][LANES];
     const uint32_t n_tiles = (t->row_end - t->row_begin + TILE - 1) / TILE;
     const uint32_t n_blocks = t->matrix->n_blocks;
-    struct ahead ahead = ahead_of(next, panels * t->matrix->panel_bytes, n_blocks * n_tiles);
+    struct prefetch prefetch =
+        prefetch_begin(next, next ? panels * t->matrix->panel_bytes : 0, n_blocks * n_tiles);
 
     for (uint32_t row = t->row_begin; row < t->row_end; row += TILE) {
         uint32_t rows = MIN(TILE, t->row_end - row);
         uint64_t at = row / TILE;
-        expect_outputs(t->product, row, rows, panel * LANES);
-        by_rows[rows - 1](w, ahead, (const void *)(t->acts->q8 + at * t->acts->q8_tile_bytes),
+        prefetch_outputs(t->product, row, rows, panel * LANES, panels * LANES);
+        by_rows[rows - 1](w, prefetch, (const void *)(t->acts->q8 + at * t->acts->q8_tile_bytes),
                           (const void *)(t->acts->outliers + at * t->acts->outlier_tile_bytes),
                           t->matrix->k, y);
-        move_ahead(&ahead, n_blocks);
+        prefetch_advance(&prefetch, n_blocks);
         for (uint32_t p = 0; p < panels; p++) {
             uint32_t output = (panel + p) * LANES, n = MIN(LANES, t->matrix->n_outputs - output);
             finish(t->product, y[p], row, rows, output, n);
@@ -51,9 +52,7 @@ void X86(matmul)(const struct matmul_task *t)
         uint32_t panels = MIN(2, t->panel_end - panel);
         const uint8_t *w[2] = {m->data + panel * m->panel_bytes,
                                m->data + (panel + panels - 1) * m->panel_bytes},
-                      *next = w[panels - 1] + m->panel_bytes;
-        if (panel + panels == t->panel_end && t->next)
-            next = t->next;
+                      *next = panel + panels < t->panel_end ? w[1] + m->panel_bytes : t->next;
         if (unpack_first) {
             uint8_t *to[2] = {t->scratch, (uint8_t *)t->scratch + unpacked};
             for (uint32_t p = 0; p < panels; p++) {

@@ -1,7 +1,8 @@
-/* Activations in the forms of acts.h (EXACTNESS 2): the text of quantise_avx2.c and
- * quantise_avx512vnni.c, which differ in the rows of a tile. Eight lanes are enough: quantising is
- * a fiftieth of a step. */
-#ifdef X86_WIDE /* the tier has 16-bit forms of 8-bit integers */
+/* Activations in the forms of avx2.h (EXACTNESS 2): the text of quantise_avx2.c, quantise_avxvnni.c
+ * and quantise_avx512.c. Each says before it X86(name); TILE; X86_WIDE if the tier also reads 8-bit
+ * integers as 16 bits; X86_STARTS_16 if it starts sums of 16 bits (enum avx2_start). Eight lanes
+ * are enough: quantising is a fiftieth of a step. */
+#ifdef X86_WIDE
 #define WIDE_BYTES(a) ((a)->forms & ACT_Q8_WIDE ? sizeof(struct X86(wide)) : 0)
 #else
 #define WIDE_BYTES(a) 0
@@ -69,7 +70,7 @@ static void quantise_block(const float *x, struct X86(q8) * to, uint32_t r)
     to->d[r] = d;
     to->c[r] = -12582912.0f * d;
     to->s[r] = d * (float)(low + high);
-#ifdef X86_PAIRS
+#ifdef X86_STARTS_16
     to->start[AVX2_START_8][r] = MAGIC - 8 * (low + high);
     to->start[AVX2_START_PLUS_16][r] = MAGIC + 16 * (low + high);
     __m128i pairs = _mm_setr_epi32(low_pairs, low_pairs, high_pairs, 0);

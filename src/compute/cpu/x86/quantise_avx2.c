@@ -4,5 +4,5 @@
 #define X86(name) avx2_##name
 #define TILE AVX2_TILE
 #define X86_WIDE
-#define X86_PAIRS /* and starts of 16-bit sums */
+#define X86_STARTS_16
 #include "compute/cpu/x86/quantise.h"
