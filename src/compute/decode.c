@@ -52,7 +52,7 @@ static void k_scale_min(const uint8_t *s, int j, int *scale, int *min)
     }
 }
 
-static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, float *m)
+static void decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, float *m)
 {
     float scale = load_half(p), min = load_half(p + 2);
     const uint8_t *high = p + 16, *qs = five ? p + 48 : p + 16;
@@ -71,10 +71,9 @@ static bool decode_q45_k(const uint8_t *p, bool five, int16_t *w, float *d, floa
     for (int j = 0; five && j < 8; j++)
         for (int i = 0; i < 32; i++)
             w[32 * j + i] = (int16_t)(w[32 * j + i] | (high[i] >> j & 1) << 4);
-    return finite(scale) && finite(min);
 }
 
-static bool decode_q6_k(const uint8_t *p, int16_t *w, float *d)
+static void decode_q6_k(const uint8_t *p, int16_t *w, float *d)
 {
     float scale = load_half(p + 208);
     const int8_t *sc = (const int8_t *)(p + 192);
@@ -92,7 +91,6 @@ static bool decode_q6_k(const uint8_t *p, int16_t *w, float *d)
     }
     for (int j = 0; j < 16; j++)
         d[j] = scale * (float)sc[j];
-    return finite(scale);
 }
 
 /* A finite 16-bit float, in a form that compilers turn into vectors. */
@@ -170,16 +168,13 @@ bool decode_halves(enum dtype type, const void *row, uint32_t k, int16_t *w, flo
 }
 
 /* A block of 32 of the types whose scales are plain f16. */
-static bool decode_simple(enum dtype type, const uint8_t *p, int16_t *w, float *d, float *m)
+static void decode_simple(enum dtype type, const uint8_t *p, int16_t *w, float *d, float *m)
 {
-    bool ok = true;
-
     *d = load_half(p);
     if (type == DTYPE_Q4_0) {
         decode_q4(p + 2, 8, w);
     } else if (type == DTYPE_Q4_1) {
         *m = load_half(p + 2);
-        ok = finite(*m);
         decode_q4(p + 4, 0, w);
     } else if (type == DTYPE_Q5_0) {
         decode_q5_0(p, w);
@@ -187,16 +182,16 @@ static bool decode_simple(enum dtype type, const uint8_t *p, int16_t *w, float *
         for (uint32_t i = 0; i < BLOCK; i++)
             w[i] = (int8_t)p[2 + i];
     }
-    return ok && finite(*d);
 }
 
-bool decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m)
+void decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m)
 {
     if (type == DTYPE_Q6_K)
-        return decode_q6_k(block, w, d);
-    if (type == DTYPE_Q4_K || type == DTYPE_Q5_K)
-        return decode_q45_k(block, type == DTYPE_Q5_K, w, d, m);
-    return decode_simple(type, block, w, d, m);
+        decode_q6_k(block, w, d);
+    else if (type == DTYPE_Q4_K || type == DTYPE_Q5_K)
+        decode_q45_k(block, type == DTYPE_Q5_K, w, d, m);
+    else
+        decode_simple(type, block, w, d, m);
 }
 
 /* ---- for packing: bytes, in forms that compilers turn into vectors ---- */
@@ -229,8 +224,8 @@ static inline void block_simple(const enum dtype type, const uint8_t *qs, uint8_
     }
 }
 
-static inline bool columns_simple(const enum dtype type, const uint8_t *p, uint32_t bytes,
-                                  struct raw_rows *raw, uint32_t i)
+static inline bool unpack_simple(const enum dtype type, const uint8_t *p, uint32_t bytes,
+                                 struct raw_rows *raw, uint32_t i)
 {
     const uint32_t n_blocks = raw->n_blocks;
     bool ok = true;
@@ -246,7 +241,7 @@ static inline bool columns_simple(const enum dtype type, const uint8_t *p, uint3
     return ok;
 }
 
-static inline void columns_q45_k(const uint8_t *restrict p, bool five, uint8_t *restrict u)
+static inline void unpack_q45_k(const uint8_t *restrict p, bool five, uint8_t *restrict u)
 {
     const uint8_t *high = p + 16, *qs = five ? p + 48 : p + 16;
 
@@ -257,7 +252,7 @@ static inline void columns_q45_k(const uint8_t *restrict p, bool five, uint8_t *
             u[32 * j + i] |= high[i] & 1 << j ? 16 : 0;
 }
 
-static void columns_q6_k(const uint8_t *restrict p, uint8_t *restrict u)
+static void unpack_q6_k(const uint8_t *restrict p, uint8_t *restrict u)
 {
     for (int half = 0; half < 2; half++, u += 128) {
         const uint8_t *high = p + 128 + 32 * half;
@@ -271,16 +266,16 @@ static void columns_q6_k(const uint8_t *restrict p, uint8_t *restrict u)
     }
 }
 
-static bool columns_k(enum dtype type, const uint8_t *p, struct raw_rows *raw, uint32_t i)
+static bool unpack_k(enum dtype type, const uint8_t *p, struct raw_rows *raw, uint32_t i)
 {
     if (type == DTYPE_Q6_K) {
-        columns_q6_k(p, raw->u[i]);
+        unpack_q6_k(p, raw->u[i]);
         for (int j = 0; j < 2 * SUPER_BLOCKS; j++)
             raw->steps[j][i] = p[192 + j];
         raw->super[0][i] = load_u16(p + 208);
         return finite_half(raw->super[0][i]);
     }
-    columns_q45_k(p, type == DTYPE_Q5_K, raw->u[i]);
+    unpack_q45_k(p, type == DTYPE_Q5_K, raw->u[i]);
     for (int j = 0; j < SUPER_BLOCKS; j++) {
         int scale, min;
         k_scale_min(p + 4, j, &scale, &min);
@@ -292,14 +287,14 @@ static bool columns_k(enum dtype type, const uint8_t *p, struct raw_rows *raw, u
     return finite_half(raw->super[0][i]) && finite_half(raw->super[1][i]);
 }
 
-static bool columns_f32(const uint8_t *p, struct raw_rows *raw, uint32_t i)
+static bool unpack_f32(const uint8_t *p, struct raw_rows *raw, uint32_t i)
 {
     float *values = raw->values[i];
     bool ok = true;
 
     memset(values, 0, RAW_VALUES * sizeof *values);
-    memcpy(values, p, raw->n * sizeof *values);
-    for (uint32_t j = 0; j < raw->n; j++)
+    memcpy(values, p, raw->n_values * sizeof *values);
+    for (uint32_t j = 0; j < raw->n_values; j++)
         ok &= finite(values[j]);
     return ok;
 }
@@ -309,16 +304,16 @@ bool decode_columns(const struct compute_matrix *m, const void *blocks, struct r
 {
     switch (m->type) {
     case DTYPE_F32:
-        return columns_f32(blocks, raw, i);
+        return unpack_f32(blocks, raw, i);
     case DTYPE_Q8_0:
-        return columns_simple(DTYPE_Q8_0, blocks, 34, raw, i);
+        return unpack_simple(DTYPE_Q8_0, blocks, 34, raw, i);
     case DTYPE_Q4_0:
-        return columns_simple(DTYPE_Q4_0, blocks, 18, raw, i);
+        return unpack_simple(DTYPE_Q4_0, blocks, 18, raw, i);
     case DTYPE_Q4_1:
-        return columns_simple(DTYPE_Q4_1, blocks, 20, raw, i);
+        return unpack_simple(DTYPE_Q4_1, blocks, 20, raw, i);
     case DTYPE_Q5_0:
-        return columns_simple(DTYPE_Q5_0, blocks, 22, raw, i);
+        return unpack_simple(DTYPE_Q5_0, blocks, 22, raw, i);
     default:
-        return columns_k(m->type, blocks, raw, i);
+        return unpack_k(m->type, blocks, raw, i);
     }
 }

@@ -97,31 +97,32 @@ struct compute_matrix {
 uint32_t weight_act_form(enum weight_form form);
 
 /* The next columns of a panel's rows, at most a super-block of each: the file's integers and
- * scales, unpacked but not yet in any order of a tier's. What has the panel's outputs innermost is
- * packed as it is. */
-#define MAX_PANEL 16
+ * scales, unpacked but not yet in any order of a tier's. Scales have outputs innermost, as a panel
+ * has them, so a tier copies them. */
+#define MAX_PANEL_OUTPUTS 16
 #define RAW_VALUES (SUPER_BLOCKS * BLOCK)
 struct raw_rows {
-    uint32_t n, n_blocks; /* values of each row, blocks of 32; the last may be short */
+    uint32_t n_values, n_blocks; /* of each row, blocks of 32; the last may be short */
     union {
-        uint8_t u[MAX_PANEL][RAW_VALUES];    /* offset not taken off; S8: two's complement */
-        int16_t w[MAX_PANEL][RAW_VALUES];    /* I16, a short block filled up with zeros */
-        float values[MAX_PANEL][RAW_VALUES]; /* F32, likewise */
+        uint8_t u[MAX_PANEL_OUTPUTS][RAW_VALUES]; /* offset not taken off; S8: two's complement */
+        int16_t w[MAX_PANEL_OUTPUTS][RAW_VALUES]; /* I16, a short block filled up with zeros */
+        float values[MAX_PANEL_OUTPUTS][RAW_VALUES]; /* F32, likewise */
     };
-    float power[SUPER_BLOCKS][MAX_PANEL];                            /* SCALES_F32 */
-    uint16_t d[SUPER_BLOCKS][MAX_PANEL], m[SUPER_BLOCKS][MAX_PANEL]; /* SCALES_F16 */
+    float power[SUPER_BLOCKS][MAX_PANEL_OUTPUTS]; /* SCALES_F32 */
+    /* SCALES_F16 */
+    uint16_t d[SUPER_BLOCKS][MAX_PANEL_OUTPUTS], m[SUPER_BLOCKS][MAX_PANEL_OUTPUTS];
     /* SCALES_K. 16 integers: scales, then minima (U6: int8 scales); and the two f16 that they are
      * multiplied with, for minima with its sign. */
-    uint8_t steps[2 * SUPER_BLOCKS][MAX_PANEL];
-    uint16_t super[2][MAX_PANEL];
+    uint8_t steps[2 * SUPER_BLOCKS][MAX_PANEL_OUTPUTS];
+    uint16_t super[2][MAX_PANEL_OUTPUTS];
 };
-/* Row i's, raw->n values of it, 16-bit floats apart; false if a scale or weight is not finite. */
+/* Row i's, raw->n_values of it, 16-bit floats apart; false if a scale or weight is not finite. */
 bool decode_columns(const struct compute_matrix *m, const void *blocks, struct raw_rows *raw,
                     uint32_t i);
 /* 16-bit floats as int16 in blocks, the last filled up with zeros, and a power of two of each. */
 bool decode_halves(enum dtype type, const void *row, uint32_t k, int16_t *w, float *d);
 /* One block of a quantised type alone. */
-bool decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m);
+void decode_block(enum dtype type, const void *block, int16_t *w, float *d, float *m);
 
 /* ---- activations ---- */
 

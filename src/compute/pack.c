@@ -10,7 +10,7 @@ static bool decode(const struct compute_ops *ops, const struct compute_matrix *m
 
     if (m->form != WEIGHT_I16)
         return decode_columns(m, blocks, raw, i);
-    bool ok = ops->halves(m->type, blocks, raw->n, raw->w[i], power);
+    bool ok = ops->halves(m->type, blocks, raw->n_values, raw->w[i], power);
     for (uint32_t b = 0; b < raw->n_blocks; b++)
         raw->power[b][i] = power[b];
     return ok;
@@ -39,8 +39,8 @@ bool matrix_pack(const struct compute_ops *ops, const struct compute_matrix *m, 
         if (n_rows < ops->panel)
             raw_clear(&raw, m);
         for (uint32_t k = 0; k < m->k; k += RAW_VALUES) {
-            raw.n = MIN(RAW_VALUES, m->k - k);
-            raw.n_blocks = (raw.n + BLOCK - 1) / BLOCK;
+            raw.n_values = MIN(RAW_VALUES, m->k - k);
+            raw.n_blocks = (raw.n_values + BLOCK - 1) / BLOCK;
             for (uint32_t i = 0; i < n_rows; i++)
                 ok &= decode(ops, m, rows + i * row_bytes + (uint64_t)k / values * bytes, &raw, i);
             to = ops->pack(m, &raw, to);

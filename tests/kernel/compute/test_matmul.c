@@ -185,6 +185,43 @@ static void test_matmul(void **state)
     }
 }
 
+/* Packing and dequantising decode each on its own, and agree: a row that is 1 at k and zero
+ * elsewhere gives weight k of every output, exactly, for the 1 is an outlier. */
+static void test_one_hot(void **state)
+{
+    struct compute_ops ref = reference();
+    uint64_t seed = 11;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LENGTH(all_types); i++) {
+        const uint32_t k = 512, n = 40, block = dtype_block_values(all_types[i]);
+        uint64_t row_bytes = (uint64_t)k / block * dtype_block_bytes(all_types[i]);
+        if (block == 1)
+            continue;
+        struct problem p = {.type = all_types[i], .rows = k, .n = n, .k = k};
+        struct compute_matrix m;
+        float *y = test_alloc((size_t)k * n * 4), *weights = test_alloc(k * 4);
+        p.weights = test_alloc(row_bytes * n);
+        selftest_weights(p.type, &seed, p.weights, row_bytes * n);
+        p.x = test_alloc((size_t)k * k * 4);
+        for (uint32_t at = 0; at < k; at++)
+            p.x[(size_t)at * k + at] = 1;
+        test_pack(&ref, p.type, n, k, p.weights, &m);
+        solve(&ref, &p, &m, 0, k, y);
+        for (uint32_t o = 0; o < n; o++) {
+            ref.dequantise(p.type, p.weights + o * row_bytes, k, weights);
+            for (uint32_t at = 0; at < k; at++)
+                if (!(y[(size_t)at * n + o] == weights[at]))
+                    fail_msg("%s: weight %u of output %u is %a packed, %a dequantised",
+                             dtype_name(p.type), at, o, y[(size_t)at * n + o], weights[at]);
+        }
+        free(y);
+        free(weights);
+        free(m.data);
+        free_problem(&p);
+    }
+}
+
 /* Packed weights of quantised types take no more than the file's: a step reads no byte twice as
  * wide as it was. (ref's are not for use.) */
 static void test_packed_bytes(void **state)
@@ -304,7 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_digest),       cmocka_unit_test(test_packed_bytes),
         cmocka_unit_test(test_float_blocks), cmocka_unit_test(test_range),
-        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_one_hot),      cmocka_unit_test(test_matmul),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

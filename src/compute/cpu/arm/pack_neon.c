@@ -14,6 +14,8 @@
  * F32: 8 outputs for each k. */
 #include "compute/cpu/arm/neon.h"
 
+_Static_assert(NEON_PANEL <= MAX_PANEL_OUTPUTS, "struct raw_rows holds a panel");
+
 static uint32_t integer_bytes(enum weight_form form)
 {
     switch (form) {
@@ -106,7 +108,7 @@ static void put_integers(enum weight_form form, const struct raw_rows *raw, uint
 
 static uint8_t *put_floats(const struct raw_rows *raw, uint8_t *to)
 {
-    for (uint32_t k = 0; k < raw->n; k++)
+    for (uint32_t k = 0; k < raw->n_values; k++)
         for (uint32_t o = 0; o < NEON_PANEL; o++, to += 4)
             memcpy(to, &raw->values[o][k], 4);
     return to;

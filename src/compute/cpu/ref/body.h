@@ -347,7 +347,7 @@ static void REF(dequantise)(enum dtype type, const void *row, uint32_t k, float 
         } else if (type == DTYPE_BF16) {
             out[begin] = bits_float((uint32_t)p[0] << 16 | (uint32_t)p[1] << 24);
         } else {
-            (void)decode_block(type, p, w, d, m);
+            decode_block(type, p, w, d, m);
             uint32_t step = type == DTYPE_Q6_K ? 16 : 32;
             for (uint32_t i = 0; i < values; i++)
                 out[begin + i] = fmaf((float)w[i], d[i / step], m[i / BLOCK]);

@@ -13,6 +13,8 @@
  *           the eighth minimum lies in the bits 30 and 31, lowest bits first; then d, -dmin as f16
  *   U6      16 times n int8 scales, then d as f16
  * F32: n outputs for each k. */
+_Static_assert(PANEL <= MAX_PANEL_OUTPUTS, "struct raw_rows holds a panel");
+
 static uint32_t integer_bytes(enum weight_form form)
 {
     switch (form) {
@@ -74,7 +76,7 @@ static uint8_t *put_header(const struct compute_matrix *m, const struct raw_rows
 }
 
 /* Of 32 bytes of each of 8 rows: t[g] has the g'th four bytes of every row. */
-INLINE void turn(const void *from, size_t stride, __m256i t[8])
+INLINE void transpose_8_rows(const void *from, size_t stride, __m256i t[8])
 {
     const uint8_t *row = from;
 
@@ -138,14 +140,14 @@ INLINE void put_integers(const enum weight_form form, const struct raw_rows *raw
     if (form == WEIGHT_I16) {
         UNROLL
         for (uint32_t half = 0; half < 2; half++) {
-            turn(raw->w[o] + b * BLOCK + 16 * half, sizeof raw->w[0], t);
+            transpose_8_rows(raw->w[o] + b * BLOCK + 16 * half, sizeof raw->w[0], t);
             UNROLL
             for (uint32_t g = 0; g < 8; g++)
                 put(to, 8 * half + g, t[g]);
         }
         return;
     }
-    turn(raw->u[o] + b * BLOCK, sizeof raw->u[0], t);
+    transpose_8_rows(raw->u[o] + b * BLOCK, sizeof raw->u[0], t);
     if (form != WEIGHT_S8) {
         put_bits(form, t, to);
         return;
@@ -179,7 +181,7 @@ INLINE uint8_t *put_blocks(const enum weight_form form, const struct compute_mat
 
 static uint8_t *put_floats(const struct raw_rows *raw, uint8_t *to)
 {
-    for (uint32_t k = 0; k < raw->n; k++)
+    for (uint32_t k = 0; k < raw->n_values; k++)
         for (uint32_t o = 0; o < PANEL; o++, to += 4)
             memcpy(to, &raw->values[o][k], 4);
     return to;
