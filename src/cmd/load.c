@@ -15,7 +15,7 @@ enum status load_model(const char *path, uint32_t n_threads, uint32_t max_rows,
     enum status status;
 
     TRY_GOTO(failed, gguf_open(path, &l.file));
-    TRY_GOTO(failed, model_digester_start(l.file, &digester));
+    TRY_GOTO(failed, model_digester_create(l.file, &digester));
     TRY_GOTO(failed, vocabulary_load(l.file, &l.vocabulary));
     TRY_GOTO(failed, compute_create(n_threads, NULL, &l.compute));
     TRY_GOTO(failed, model_load(l.file, digester, l.compute, max_rows, max_logit_rows, &l.model));

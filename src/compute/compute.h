@@ -69,19 +69,24 @@ struct compute_source {
     uint32_t n_outputs, k;
     struct compute_matrix **out;
 };
-/* What workers do beside packing; NULL: nothing. */
-struct compute_beside {
-    void (*first)(void *context); /* one, before it packs */
-    /* Each, now and then; packing has begun with all data that lies before reached. */
-    void (*between)(void *context, const void *reached);
-    void (*last)(void *context); /* one, when there is nothing left to begin with */
+/* What workers do beside packing; each may be NULL. */
+struct compute_pack_hooks {
+    /* One worker, before it packs; the others pack meanwhile. */
+    void (*before)(void *context);
+    /* Each worker after each of its tasks. Every task whose rows lie before reached has been taken,
+     * though perhaps not finished. */
+    void (*after_task)(void *context, const void *reached);
+    /* One worker, once no task is left to take; others may still be in their last one. */
+    void (*after_last)(void *context);
+    /* One worker, at the first bad weight: before and after_last need wait for nothing any more. */
+    void (*give_up)(void *context);
     void *context;
 };
 /* Packs matrices, all or none, in the order in which they lie, as one loop that the workers share;
- * not during a step. beside may be NULL. Errors: BAD_MODEL for a scale or weight that is not finite
- * (name says which tensor), NO_MEMORY. */
+ * not during a step. hooks may be NULL. Errors: BAD_MODEL for a scale or weight that is not finite,
+ * which ends the loop (the message names the first such tensor of the file), NO_MEMORY. */
 enum status compute_matrices_create(struct compute *c, const struct compute_source *sources,
-                                    uint32_t n, const struct compute_beside *beside) WARN_UNUSED;
+                                    uint32_t n, const struct compute_pack_hooks *hooks) WARN_UNUSED;
 void compute_matrix_destroy(struct compute *c, struct compute_matrix **m);
 uint64_t compute_matrix_bytes(const struct compute_matrix *m);
 /* The file's exact values, each rounded once to f32. Threads: any. */

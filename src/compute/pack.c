@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+/* Outputs, or values of a row: 32 bits hold what is reckoned with them. */
+#define MAX_SIDE (1u << 28)
+
 static bool decode(const struct compute_ops *ops, const struct compute_matrix *m,
                    const uint8_t *blocks, struct raw_rows *raw, uint32_t i)
 {
@@ -55,7 +58,6 @@ struct part {
     const struct compute_source *source;
     struct compute_matrix *m;
     uint64_t first_task;
-    _Atomic bool bad;
 };
 
 struct packing {
@@ -64,8 +66,9 @@ struct packing {
     uint32_t n_parts, panels_a_task;
     uint64_t n_tasks;
     _Atomic uint64_t next_task;
-    const struct compute_beside *beside;
-    _Atomic bool last_begun;
+    _Atomic uint32_t first_bad; /* index of a part; n_parts: none */
+    struct compute_pack_hooks hooks;
+    _Atomic bool after_last_begun;
 };
 
 static const void *part_row(const struct part *part, uint32_t row)
@@ -76,38 +79,56 @@ static const void *part_row(const struct part *part, uint32_t row)
     return (const uint8_t *)s->data + row * bytes;
 }
 
-/* Tasks are taken in order, so that the file is read from front to back. */
-static void pack_worker(struct worker *w, void *context, uint32_t worker)
+static void note_bad(struct packing *p, uint32_t part)
+{
+    uint32_t before = atomic_load(&p->first_bad);
+
+    while (part < before && !atomic_compare_exchange_weak(&p->first_bad, &before, part))
+        ;
+    if (before == p->n_parts && p->hooks.give_up)
+        p->hooks.give_up(p->hooks.context);
+}
+
+/* One pool_task a worker; a late worker's may be run by another when that has finished.
+ * Tasks are taken in order, so that the file is read from front to back; and when one finds a bad
+ * weight, all that could find an earlier one have been taken, and only those go on. */
+static void pack_worker(struct worker *w, void *context, uint32_t pool_task)
 {
     struct packing *p = context;
-    struct part *part = p->parts, *end = p->parts + p->n_parts;
+    uint32_t i = 0; /* of the part */
     uint64_t task;
 
     (void)w;
-    if (worker == 0 && p->beside && p->beside->first)
-        p->beside->first(p->beside->context);
+    if (pool_task == 0 && p->hooks.before)
+        p->hooks.before(p->hooks.context);
     while ((task = atomic_fetch_add(&p->next_task, 1)) < p->n_tasks) {
-        while (part + 1 < end && part[1].first_task <= task)
-            part++;
+        while (i + 1 < p->n_parts && p->parts[i + 1].first_task <= task)
+            i++;
+        if (i >= atomic_load(&p->first_bad))
+            return;
+        const struct part *part = &p->parts[i];
         uint32_t first = (uint32_t)(task - part->first_task) * p->panels_a_task;
         if (!matrix_pack(p->ops, part->m, part->source->data, first,
                          MIN(first + p->panels_a_task, part->m->n_panels)))
-            atomic_store(&part->bad, true);
-        if (p->beside && p->beside->between)
-            p->beside->between(p->beside->context, part_row(part, first * p->ops->panel));
+            note_bad(p, i);
+        if (p->hooks.after_task)
+            p->hooks.after_task(p->hooks.context, part_row(part, first * p->ops->panel));
     }
-    if (p->beside && p->beside->last && !atomic_exchange(&p->last_begun, true))
-        p->beside->last(p->beside->context);
+    if (p->hooks.after_last && !atomic_exchange(&p->after_last_begun, true))
+        p->hooks.after_last(p->hooks.context);
 }
 
 static enum status describe_part(struct compute *c, struct part *part)
 {
     const struct compute_source *s = part->source;
 
-    if (s->n_outputs == 0 || s->k == 0 || s->k > 1u << 28 ||
+    if (s->n_outputs == 0 || s->n_outputs > MAX_SIDE || s->k == 0 || s->k > MAX_SIDE ||
         s->k % dtype_block_values(s->type) != 0)
-        return fail(STATUS_BAD_MODEL, "tensor %s is %u x %u; rows of %s come in blocks of %u",
-                    s->name, s->n_outputs, s->k, dtype_name(s->type), dtype_block_values(s->type));
+        return fail(STATUS_BAD_MODEL,
+                    "tensor %s is %u x %u; 1 to %u are possible, and rows of %s come in blocks "
+                    "of %u",
+                    s->name, s->n_outputs, s->k, MAX_SIDE, dtype_name(s->type),
+                    dtype_block_values(s->type));
     struct compute_matrix *m = part->m = memory_alloc(1, sizeof *m);
     if (!m)
         return STATUS_NO_MEMORY;
@@ -133,24 +154,24 @@ static enum status pack_parts(struct compute *c, struct packing *p)
         p->parts[i].first_task = p->n_tasks;
         p->n_tasks += (p->parts[i].m->n_panels + p->panels_a_task - 1) / p->panels_a_task;
     }
+    atomic_store(&p->first_bad, p->n_parts);
     TRY(pool_loop(c->pool, c->n_threads, pack_worker, p));
-    for (uint32_t i = 0; i < p->n_parts; i++)
-        if (atomic_load(&p->parts[i].bad))
-            return fail(STATUS_BAD_MODEL, "tensor %s has a %s that is not finite",
-                        p->parts[i].source->name,
-                        p->parts[i].m->form >= WEIGHT_I16 ? "weight" : "scale");
+    uint32_t bad = atomic_load(&p->first_bad);
+    if (bad < p->n_parts)
+        return fail(STATUS_BAD_MODEL, "tensor %s has a %s that is not finite",
+                    p->parts[bad].source->name,
+                    p->parts[bad].m->form >= WEIGHT_I16 ? "weight" : "scale");
     return STATUS_OK;
 }
 
 enum status compute_matrices_create(struct compute *c, const struct compute_source *sources,
-                                    uint32_t n, const struct compute_beside *beside)
+                                    uint32_t n, const struct compute_pack_hooks *hooks)
 {
-    struct packing p = {.ops = &c->ops,
-                        .n_parts = n,
-                        .panels_a_task = MAX(1u, 64 / c->ops.panel),
-                        .beside = beside};
+    struct packing p = {.ops = &c->ops, .n_parts = n, .panels_a_task = MAX(1u, 64 / c->ops.panel)};
     enum status status = STATUS_OK;
 
+    if (hooks)
+        p.hooks = *hooks;
     p.parts = memory_alloc(n, sizeof *p.parts);
     if (!p.parts)
         return STATUS_NO_MEMORY;

@@ -162,7 +162,7 @@ static enum status bind_all(struct model *m, struct sources *s)
     return bind_output(m, s);
 }
 
-enum status model_bind(struct model *m, const struct compute_beside *beside)
+enum status model_bind(struct model *m, const struct compute_pack_hooks *hooks)
 {
     struct sources s = {0};
 
@@ -170,7 +170,7 @@ enum status model_bind(struct model *m, const struct compute_beside *beside)
     s.items = memory_alloc((size_t)m->hp.n_layers * LAYER_MATRICES + 1, sizeof *s.items);
     enum status status = m->layers && s.items ? bind_all(m, &s) : STATUS_NO_MEMORY;
     if (status == STATUS_OK)
-        status = compute_matrices_create(m->compute, s.items, s.n, beside);
+        status = compute_matrices_create(m->compute, s.items, s.n, hooks);
     for (uint32_t i = 0; status == STATUS_OK && i < s.n; i++)
         m->packed_bytes += compute_matrix_bytes(*s.items[i].out);
     free(s.items);

@@ -20,8 +20,8 @@ struct model_digester {
     _Atomic uint64_t n_pieces; /* read */
     uint8_t out[REQUEST_DIGEST_BYTES];
 
-    pthread_mutex_t forgetting; /* whoever has it may use what follows */
-    uint64_t tensor, at, n_forgotten;
+    pthread_mutex_t giving_back; /* whoever has it may use what follows */
+    uint64_t tensor, at, n_given_back;
 };
 
 static bool digest_tensor(struct model_digester *g, const struct gguf_tensor *t)
@@ -51,13 +51,13 @@ static void *digest_main(void *argument)
     return NULL;
 }
 
-enum status model_digester_start(struct gguf *file, struct model_digester **out)
+enum status model_digester_create(struct gguf *file, struct model_digester **out)
 {
     struct model_digester *g = memory_alloc(1, sizeof *g);
 
     if (!g)
         return STATUS_NO_MEMORY;
-    pthread_mutex_init(&g->forgetting, NULL);
+    pthread_mutex_init(&g->giving_back, NULL);
     g->file = gguf_acquire(file);
     g->digest = digest_create();
     g->running = g->digest && pthread_create(&g->thread, NULL, digest_main, g) == 0;
@@ -69,17 +69,15 @@ enum status model_digester_start(struct gguf *file, struct model_digester **out)
     return STATUS_OK;
 }
 
-void digester_wait(void *digester)
+void model_digester_wait(struct model_digester *g)
 {
-    struct model_digester *g = digester;
-
     if (g->running)
         pthread_join(g->thread, NULL);
     g->running = false;
 }
 
 /* One piece if it is before reached (NULL: anywhere) and read; false if not, or at the end. */
-static bool forget_piece(struct model_digester *g, const void *reached, uint64_t n_read)
+static bool give_back_piece(struct model_digester *g, const void *reached, uint64_t n_read)
 {
     while (g->tensor < gguf_n_tensors(g->file)) {
         const struct gguf_tensor *t = gguf_tensor_at(g->file, g->tensor);
@@ -90,40 +88,42 @@ static bool forget_piece(struct model_digester *g, const void *reached, uint64_t
             continue;
         }
         uint64_t bytes = MIN(PIECE_BYTES, t->n_bytes - g->at);
-        if (g->n_forgotten >= n_read || (reached && piece + bytes > (const uint8_t *)reached))
+        if (g->n_given_back >= n_read || (reached && piece + bytes > (const uint8_t *)reached))
             return false;
         gguf_forget(g->file, piece, bytes);
         g->at += bytes;
-        g->n_forgotten++;
+        g->n_given_back++;
         return true;
     }
     return false;
 }
 
-void digester_forget(void *digester, const void *reached)
+void model_digester_give_back(struct model_digester *g, const void *reached)
 {
-    struct model_digester *g = digester;
-
-    if (pthread_mutex_trylock(&g->forgetting))
+    if (pthread_mutex_trylock(&g->giving_back))
         return;
-    while (forget_piece(g, reached, atomic_load(&g->n_pieces)))
+    while (give_back_piece(g, reached, atomic_load(&g->n_pieces)))
         ;
-    pthread_mutex_unlock(&g->forgetting);
+    pthread_mutex_unlock(&g->giving_back);
 }
 
-void digester_forget_rest(void *digester)
+void model_digester_give_back_rest(struct model_digester *g)
 {
-    struct model_digester *g = digester;
     const struct timespec pause = {.tv_nsec = 500 * 1000};
 
-    pthread_mutex_lock(&g->forgetting);
-    while (g->tensor < gguf_n_tensors(g->file))
-        if (!forget_piece(g, NULL, atomic_load(&g->n_pieces)))
+    pthread_mutex_lock(&g->giving_back);
+    while (g->tensor < gguf_n_tensors(g->file) && !atomic_load(&g->stop))
+        if (!give_back_piece(g, NULL, atomic_load(&g->n_pieces)))
             nanosleep(&pause, NULL);
-    pthread_mutex_unlock(&g->forgetting);
+    pthread_mutex_unlock(&g->giving_back);
 }
 
-void digester_result(const struct model_digester *g, uint8_t out[REQUEST_DIGEST_BYTES])
+void model_digester_stop(struct model_digester *g)
+{
+    atomic_store(&g->stop, true);
+}
+
+void model_digester_result(const struct model_digester *g, uint8_t out[REQUEST_DIGEST_BYTES])
 {
     memcpy(out, g->out, REQUEST_DIGEST_BYTES);
 }
@@ -135,11 +135,11 @@ void model_digester_destroy(struct model_digester **pg)
     *pg = NULL;
     if (!g)
         return;
-    atomic_store(&g->stop, true);
-    digester_wait(g);
+    model_digester_stop(g);
+    model_digester_wait(g);
     if (g->digest)
         digest_finish(&g->digest, g->out);
-    pthread_mutex_destroy(&g->forgetting);
+    pthread_mutex_destroy(&g->giving_back);
     gguf_release(&g->file);
     free(g);
 }

@@ -65,17 +65,19 @@ struct model {
     uint8_t *bad; /* [max_rows] */
 };
 
-/* Until the digest is there; more than once if need be, not by two threads at a time. */
-void digester_wait(void *digester);
-/* Give back what of the file's mapping the digest has read: as far as that is and packing has
- * begun; and up to the file's end, waiting for the digest. */
-void digester_forget(void *digester, const void *reached);
-void digester_forget_rest(void *digester);
-/* After digester_wait(). */
-void digester_result(const struct model_digester *d, uint8_t out[REQUEST_DIGEST_BYTES]);
+/* Until the digest is there or stopped; more than once if need be, not by two threads at a time. */
+void model_digester_wait(struct model_digester *d);
+/* Gives back to the system what the digest has read of the mapping and lies before `reached`.
+ * Threads: any; it does nothing while another is at it. */
+void model_digester_give_back(struct model_digester *d, const void *reached);
+/* The same up to the file's end, as the digest reads it, until it is there or stopped. */
+void model_digester_give_back_rest(struct model_digester *d);
+/* Nobody will ask for the result: whoever waits need not. Threads: any. */
+void model_digester_stop(struct model_digester *d);
+/* After model_digester_wait(), if it was not stopped. */
+void model_digester_result(const struct model_digester *d, uint8_t out[REQUEST_DIGEST_BYTES]);
 
-/* beside: what is done beside packing. */
-enum status model_bind(struct model *m, const struct compute_beside *beside) WARN_UNUSED;
+enum status model_bind(struct model *m, const struct compute_pack_hooks *hooks) WARN_UNUSED;
 void model_unbind(struct model *m);
 
 #endif

@@ -130,20 +130,43 @@ static enum status create_buffers(struct model *m)
     return create_acts(m);
 }
 
+/* ---- the digest beside packing ---- */
+
+static void wait_for_digest(void *digester)
+{
+    model_digester_wait(digester);
+}
+
+static void give_back(void *digester, const void *reached)
+{
+    model_digester_give_back(digester, reached);
+}
+
+static void give_back_rest(void *digester)
+{
+    model_digester_give_back_rest(digester);
+}
+
+static void stop_digest(void *digester)
+{
+    model_digester_stop(digester);
+}
+
 static enum status fill(struct model *m, struct model_digester *digester)
 {
     /* A core for the digest as long as it runs; where there is but one worker they take turns. */
-    const struct compute_beside beside = {
-        .first = compute_n_threads(m->compute) > 1 ? digester_wait : NULL,
-        .between = digester_forget,
-        .last = digester_forget_rest,
+    const struct compute_pack_hooks hooks = {
+        .before = compute_n_threads(m->compute) > 1 ? wait_for_digest : NULL,
+        .after_task = give_back,
+        .after_last = give_back_rest,
+        .give_up = stop_digest,
         .context = digester,
     };
 
-    TRY(model_bind(m, &beside));
+    TRY(model_bind(m, &hooks));
     TRY(create_buffers(m));
-    digester_wait(digester);
-    digester_result(digester, m->digest);
+    model_digester_wait(digester);
+    model_digester_result(digester, m->digest);
     gguf_forget(m->file, NULL, 0); /* pages that two pieces share, and the head of the file */
     return STATUS_OK;
 }
@@ -166,7 +189,7 @@ enum status model_load(struct gguf *file, struct model_digester *digester, struc
     m->file = gguf_acquire(file);
     m->max_rows = max_rows;
     m->max_logit_rows = max_logit_rows;
-    enum status status = digester ? STATUS_OK : model_digester_start(file, &own);
+    enum status status = digester ? STATUS_OK : model_digester_create(file, &own);
     if (status == STATUS_OK)
         status = fill(m, digester ? digester : own);
     model_digester_destroy(&own);

@@ -24,17 +24,19 @@ struct model_limits {
 };
 
 /* SHA-256 over each tensor's name, type, shape and file bytes. It takes the longest of all that a
- * load does, so it begins first, on a thread of its own. Errors: NO_MEMORY. */
+ * load does, so it begins first, on a thread of its own. Owner: the caller; it holds the file
+ * itself. Errors: NO_MEMORY. */
 struct model_digester;
-enum status model_digester_start(struct gguf *file, struct model_digester **out) WARN_UNUSED;
+enum status model_digester_create(struct gguf *file, struct model_digester **out) WARN_UNUSED;
 /* Stops it if it still runs. */
 void model_digester_destroy(struct model_digester **d);
 
 /* Binds and packs the weights, and waits for the digest. The file may be closed afterwards unless
  * the model still reads from its mapping (it then holds a reference of its own). digester: the
  * file's, or NULL, then it begins here. max_rows: the most rows a step may have; max_logit_rows
- * likewise. Errors: BAD_MODEL, UNSUPPORTED_MODEL, NO_MEMORY; each names the tensor or key and what
- * was expected. */
+ * likewise. Owner: digester stays the caller's; after an error it is good for nothing but
+ * model_digester_destroy(). Errors: BAD_MODEL, UNSUPPORTED_MODEL, NO_MEMORY; each names the tensor
+ * or key and what was expected. */
 enum status model_load(struct gguf *file, struct model_digester *digester, struct compute *compute,
                        uint32_t max_rows, uint32_t max_logit_rows, struct model **out) WARN_UNUSED;
 void model_destroy(struct model **m);
@@ -42,6 +44,7 @@ void model_get_limits(const struct model *m, struct model_limits *out);
 /* The limits alone, from metadata and tensor list, without touching weights (for `inspect` and
  * routers). */
 enum status model_read_limits(const struct gguf *file, struct model_limits *out) WARN_UNUSED;
+/* The digester's result: equal for files of the same tensors. */
 void model_digest(const struct model *m, uint8_t out[REQUEST_DIGEST_BYTES]);
 
 /* What rows cost at least, to hold speed against the machine's limits. */

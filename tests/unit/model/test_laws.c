@@ -305,23 +305,35 @@ static void test_bad_files(void **state)
     compute_destroy(&c);
 }
 
-/* Packing names the tensor, however many workers look. */
+/* Packing names the tensor, the first if there are several, however many workers look. */
 static void test_not_finite(void **state)
 {
-    static const enum dtype types[] = {DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1,
-                                       DTYPE_Q5_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    static const struct {
+        enum dtype type;
+        uint32_t at;
+    } cases[] = {
+        {DTYPE_F32, 2},  {DTYPE_F16, 0},  {DTYPE_BF16, 0},   {DTYPE_Q8_0, 0}, {DTYPE_Q4_0, 0},
+        {DTYPE_Q4_1, 0}, {DTYPE_Q4_1, 2}, {DTYPE_Q5_0, 0},   {DTYPE_Q4_K, 0}, {DTYPE_Q4_K, 2},
+        {DTYPE_Q5_K, 0}, {DTYPE_Q5_K, 2}, {DTYPE_Q6_K, 208},
+    };
+    static const struct {
+        const char *spoilt, *named;
+    } names[] = {{"blk.1.ffn_up.weight", "blk.1.ffn_up.weight"},
+                 {"ffn_up.weight", "blk.0.ffn_up.weight"},
+                 {"weight", "token_embd.weight"}};
 
     (void)state;
-    for (uint32_t i = 0; i < 2 * sizeof types / sizeof *types; i++) {
+    for (uint32_t i = 0; i < 4 * 3 * ARRAY_LENGTH(cases); i++) {
         struct tiny t = models[1];
+        struct tiny_spoilt spoilt = {names[i / 4 % 3].spoilt, cases[i / 12].at};
         struct compute *c;
         struct model *m = NULL;
-        t.matrix = types[i / 2];
-        t.spoilt = "blk.1.ffn_up.weight";
+        t.matrix = t.embedding = cases[i / 12].type;
+        t.spoilt = &spoilt;
         struct gguf *file = tiny_open(&t);
-        assert_int_equal(compute_create(1 + 2 * (i % 2), NULL, &c), STATUS_OK);
+        assert_int_equal(compute_create(1 + i % 4, NULL, &c), STATUS_OK);
         assert_int_equal(model_load(file, NULL, c, 8, 8, &m), STATUS_BAD_MODEL);
-        assert_non_null(strstr(status_message(), t.spoilt));
+        assert_non_null(strstr(status_message(), names[i / 4 % 3].named));
         assert_null(m);
         assert_null(c->weights);
         gguf_release(&file);
@@ -330,14 +342,13 @@ static void test_not_finite(void **state)
 }
 
 /* The digest is what it is said to be, whoever begins it and whoever is beside it. */
-static void test_digest(void **state)
+static void check_digest(const struct tiny *tiny)
 {
     uint8_t wanted[REQUEST_DIGEST_BYTES], got[REQUEST_DIGEST_BYTES];
-    struct gguf *file = tiny_open(&models[0]);
+    struct gguf *file = tiny_open(tiny);
     struct digest *d = digest_create();
     struct model_digester *digester;
 
-    (void)state;
     for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
         const struct gguf_tensor *t = gguf_tensor_at(file, i);
         uint64_t shape[2] = {t->type, t->n_dims};
@@ -352,7 +363,7 @@ static void test_digest(void **state)
         struct model *m;
         digester = NULL;
         if (i % 2)
-            assert_int_equal(model_digester_start(file, &digester), STATUS_OK);
+            assert_int_equal(model_digester_create(file, &digester), STATUS_OK);
         assert_int_equal(compute_create(1 + i, NULL, &c), STATUS_OK);
         assert_int_equal(model_load(file, digester, c, 8, 8, &m), STATUS_OK);
         model_digester_destroy(&digester);
@@ -361,9 +372,20 @@ static void test_digest(void **state)
         model_destroy(&m);
         compute_destroy(&c);
     }
-    assert_int_equal(model_digester_start(file, &digester), STATUS_OK);
+    assert_int_equal(model_digester_create(file, &digester), STATUS_OK);
     model_digester_destroy(&digester); /* perhaps before it is through */
     gguf_release(&file);
+}
+
+static void test_digest(void **state)
+{
+    struct tiny large = models[1];
+
+    (void)state;
+    check_digest(&models[0]);
+    large.embedding = DTYPE_F32;
+    large.n_vocab = 9000; /* more than 8 MiB: the digest reads a tensor in pieces of 4 */
+    check_digest(&large);
 }
 
 int main(void)

@@ -11,6 +11,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* A scale, minimum or weight that is not finite, in every matrix whose name ends so. */
+struct tiny_spoilt {
+    const char *name;
+    uint32_t at; /* of its upper two bytes, from the last block's begin */
+};
+
 struct tiny {
     const char *arch; /* "llama" or "qwen3" */
     enum dtype matrix, embedding;
@@ -18,7 +24,7 @@ struct tiny {
     bool bias, rope_factors;
     uint32_t huge_id; /* its embedding leaves the range; 0: none */
     uint64_t seed;
-    const char *spoilt; /* a tensor whose last block's scale is not finite; NULL: none */
+    const struct tiny_spoilt *spoilt; /* NULL: nothing */
 };
 
 struct tiny_tensor {
@@ -191,9 +197,9 @@ static inline struct gguf *tiny_open(const struct tiny *t)
         tiny_layer(w, t, &seed, i);
     for (uint32_t i = 0; t->spoilt && i < w->n_tensors; i++) {
         const struct tiny_tensor *s = &w->tensors[i];
-        if (!strcmp(s->name, t->spoilt))
-            memset(w->data.data + s->offset + s->bytes - dtype_block_bytes(s->type) +
-                       (s->type == DTYPE_Q6_K ? 208 : 0),
+        size_t skip = strlen(s->name) - MIN(strlen(s->name), strlen(t->spoilt->name));
+        if (s->n && !strcmp(s->name + skip, t->spoilt->name))
+            memset(w->data.data + s->offset + s->bytes - dtype_block_bytes(s->type) + t->spoilt->at,
                    0xFF, 2);
     }
     if (t->rope_factors)
