@@ -29,6 +29,11 @@ struct CMUnitTest {
         }                                                                                          \
     } while (0)
 
+#define fail_msg(...)                                                                              \
+    do {                                                                                           \
+        printf(__VA_ARGS__);                                                                       \
+        shim_check(false, "no failure");                                            \
+    } while (0)
 #define assert_true(a) shim_check(a, #a)
 #define assert_false(a) shim_check(!(a), "not " #a)
 #define assert_null(a) shim_check((a) == NULL, #a " is NULL")
