@@ -66,7 +66,7 @@ struct result {
     double median, deviation;
     /* Units: bytes or operations a second; limit 0: there is none. */
     bool by_bytes;
-    double achieved, limit, of_limit;
+    double achieved, limit;
     double own_share; /* of the engine, in its time; negative: not through the engine */
 };
 
@@ -128,7 +128,7 @@ static double median(double *v, uint32_t n)
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
-/* The limit, probed now: what else runs on the host comes and goes, and slows both alike. */
+/* The limit, probed now: what else runs on the host comes and goes. */
 static enum status probe_limit(const struct bench *b, bool decode, uint32_t n, uint32_t depth,
                                uint32_t n_sequences, struct bench_limit *out)
 {
@@ -139,13 +139,13 @@ static enum status probe_limit(const struct bench *b, bool decode, uint32_t n, u
                                         out);
 }
 
-/* Medians of the repetitions; each is held against a limit of its own. */
+/* Medians of the repetitions, against the best of the limits probed after each. */
 static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t depth,
                            uint32_t n_sequences, struct result *out)
 {
-    double speed[BENCH_MAX_REPEATS], achieved[BENCH_MAX_REPEATS], most[BENCH_MAX_REPEATS],
-        fraction[BENCH_MAX_REPEATS], mean = 0, square = 0;
+    double speed[BENCH_MAX_REPEATS], mean = 0, square = 0;
     const uint32_t repeats = (uint32_t)b->options->repeats;
+    struct bench_limit best = {.seconds = INFINITY};
 
     TRY(fill(b, n_sequences, 0, depth));
     for (uint32_t r = 0; r <= repeats; r++) {
@@ -157,14 +157,11 @@ static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t de
         else
             TRY(fill(b, n_sequences, depth, n));
         const double seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
-        if (r == 0)
-            continue;
+        if (r)
+            speed[r - 1] = (double)n * n_sequences / seconds;
         TRY(probe_limit(b, decode, n, depth, n_sequences, &limit));
-        speed[r - 1] = (double)n * n_sequences / seconds;
-        achieved[r - 1] = limit.work / seconds;
-        most[r - 1] = limit.work / limit.seconds;
-        fraction[r - 1] = limit.seconds / seconds;
-        out->by_bytes = limit.by_bytes;
+        if (limit.seconds < best.seconds)
+            best = limit;
     }
     for (uint32_t r = 0; r < repeats; r++) {
         mean += speed[r] / repeats;
@@ -172,9 +169,9 @@ static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t de
     }
     out->median = median(speed, repeats);
     out->deviation = sqrt(MAX(square - mean * mean, 0.0));
-    out->achieved = median(achieved, repeats);
-    out->limit = median(most, repeats);
-    out->of_limit = median(fraction, repeats);
+    out->by_bytes = best.by_bytes;
+    out->achieved = best.work * out->median / ((double)n * n_sequences);
+    out->limit = best.work / best.seconds;
     out->own_share = -1;
     int at = snprintf(out->test, sizeof out->test, "%s%u", decode ? "tg" : "pp", n);
     if (depth)
@@ -201,10 +198,10 @@ static void describe_limit(const struct result *r, char *out, size_t size)
         snprintf(out, size, "engine's own %.2f%%", 100 * r->own_share);
     else if (r->by_bytes)
         snprintf(out, size, "%.1f of %.1f GB/s, %2.0f%%", r->achieved * 1e-9, r->limit * 1e-9,
-                 100 * r->of_limit);
+                 100 * r->achieved / r->limit);
     else
         snprintf(out, size, "%.0f of %.0f GOPS, %2.0f%%", r->achieved * 1e-9, r->limit * 1e-9,
-                 100 * r->of_limit);
+                 100 * r->achieved / r->limit);
 }
 
 static void print_result(struct bench *b, const struct result *r)
@@ -215,6 +212,7 @@ static void print_result(struct bench *b, const struct result *r)
     const uint32_t threads = compute_n_threads(b->loaded.compute);
     const char *tier = compute_tier_name(b->loaded.compute);
 
+    const double of_limit = r->limit > 0 ? r->achieved / r->limit : 0;
     const char *unit = r->own_share >= 0 ? "" : r->by_bytes ? "GB/s" : "GOPS";
 
     name = name ? name + 1 : b->options->model;
@@ -224,14 +222,14 @@ static void print_result(struct bench *b, const struct result *r)
                    "achieved,limit,of_limit,engine_share\n");
         printf("%s,%.2f,%.2f,%s,%u,%s,%.2f,%.2f,%s,%.2f,%.2f,%.4f,%.5f\n", name, size, millions,
                tier, threads, r->test, r->median, r->deviation, unit, r->achieved * 1e-9,
-               r->limit * 1e-9, r->of_limit, MAX(r->own_share, 0.0));
+               r->limit * 1e-9, of_limit, MAX(r->own_share, 0.0));
     } else if (!strcmp(form, "json")) {
         printf("%s{\"model\":\"%s\",\"size_mib\":%.2f,\"params_m\":%.2f,\"backend\":\"%s\","
                "\"threads\":%u,\"test\":\"%s\",\"tokens_per_second\":%.2f,\"stddev\":%.2f,"
                "\"unit\":\"%s\",\"achieved\":%.2f,\"limit\":%.2f,\"of_limit\":%.4f,"
                "\"engine_share\":%.5f}",
                b->n_results ? ",\n " : "[", name, size, millions, tier, threads, r->test, r->median,
-               r->deviation, unit, r->achieved * 1e-9, r->limit * 1e-9, r->of_limit,
+               r->deviation, unit, r->achieved * 1e-9, r->limit * 1e-9, of_limit,
                MAX(r->own_share, 0.0));
     } else {
         char limit[64];
