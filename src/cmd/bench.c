@@ -128,28 +128,33 @@ static double median(double *v, uint32_t n)
     return n % 2 ? v[n / 2] : 0.5 * (v[n / 2 - 1] + v[n / 2]);
 }
 
-/* The limit, probed now: what else runs on the host comes and goes. */
+/* The limit, probed now; kept if it is higher than the one before. */
 static enum status probe_limit(const struct bench *b, bool decode, uint32_t n, uint32_t depth,
-                               uint32_t n_sequences, struct bench_limit *out)
+                               uint32_t n_sequences, struct bench_limit *best)
 {
     struct bench_probes probes = {0};
+    struct bench_limit limit;
 
-    return decode ? bench_limit_decode(&probes, &b->loaded, depth, n, n_sequences, out)
-                  : bench_limit_prefill(&probes, &b->loaded, depth, n, (uint32_t)b->options->batch,
-                                        out);
+    TRY(decode ? bench_limit_decode(&probes, &b->loaded, depth, n, n_sequences, &limit)
+               : bench_limit_prefill(&probes, &b->loaded, depth, n, (uint32_t)b->options->batch,
+                                     &limit));
+    if (limit.seconds < best->seconds)
+        *best = limit;
+    return STATUS_OK;
 }
 
-/* Medians of the repetitions, against the best of the limits probed after each. */
+/* Medians of the repetitions. What else runs on the host comes and goes, so that the limit is
+ * probed before them and after. */
 static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t depth,
                            uint32_t n_sequences, struct result *out)
 {
     double speed[BENCH_MAX_REPEATS], mean = 0, square = 0;
     const uint32_t repeats = (uint32_t)b->options->repeats;
-    struct bench_limit best = {.seconds = INFINITY};
+    struct bench_limit limit = {.seconds = INFINITY};
 
+    TRY(probe_limit(b, decode, n, depth, n_sequences, &limit));
     TRY(fill(b, n_sequences, 0, depth));
     for (uint32_t r = 0; r <= repeats; r++) {
-        struct bench_limit limit;
         const int64_t start_ns = clock_now_ns();
         if (decode)
             for (uint32_t i = 0; i < n; i++)
@@ -159,19 +164,17 @@ static enum status measure(struct bench *b, bool decode, uint32_t n, uint32_t de
         const double seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
         if (r)
             speed[r - 1] = (double)n * n_sequences / seconds;
-        TRY(probe_limit(b, decode, n, depth, n_sequences, &limit));
-        if (limit.seconds < best.seconds)
-            best = limit;
     }
+    TRY(probe_limit(b, decode, n, depth, n_sequences, &limit));
     for (uint32_t r = 0; r < repeats; r++) {
         mean += speed[r] / repeats;
         square += speed[r] * speed[r] / repeats;
     }
     out->median = median(speed, repeats);
     out->deviation = sqrt(MAX(square - mean * mean, 0.0));
-    out->by_bytes = best.by_bytes;
-    out->achieved = best.work * out->median / ((double)n * n_sequences);
-    out->limit = best.work / best.seconds;
+    out->by_bytes = limit.by_bytes;
+    out->achieved = limit.work * out->median / ((double)n * n_sequences);
+    out->limit = limit.work / limit.seconds;
     out->own_share = -1;
     int at = snprintf(out->test, sizeof out->test, "%s%u", decode ? "tg" : "pp", n);
     if (depth)
