@@ -1,5 +1,6 @@
-/* Rows of a file's blocks as signed integers and exact scales. Source: the block layouts of the
- * GGUF specification. */
+/* A file's blocks as integers and exact scales, twice for quantised types: plainly, one block alone
+ * (decode_block(), which dequantises), and fast, for packing. A test holds the two together.
+ * Source: the block layouts of the GGUF specification. */
 #include "compute/internal.h"
 
 static uint16_t load_u16(const uint8_t *p)

@@ -35,6 +35,8 @@
 
 #define AVX2_PANEL 8
 #define AVX2_TILE 4
+#define AVX2_EACH_ROWS(X, ...)                                                                     \
+    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__)
 #define MAGIC 0x4B400000
 
 enum { START_8, START_16, START_32_LOW, START_32_HIGH, START_128 };

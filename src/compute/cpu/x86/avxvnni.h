@@ -8,8 +8,7 @@
 
 #define AVXVNNI_PANEL LANES
 #define AVXVNNI_TILE 4
-#define AVXVNNI_EACH_ROWS(X, ...)                                                                  \
-    X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__)
+#define AVXVNNI_EACH_ROWS AVX2_EACH_ROWS
 
 ACTS(avxvnni, AVXVNNI_TILE);
 

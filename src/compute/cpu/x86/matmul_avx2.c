@@ -12,7 +12,7 @@
 #define X86(name) avx2_##name
 #define ACTS_OF(name) avx2_##name
 #define TILE AVX2_TILE
-#define EACH_ROWS(X, ...) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__)
+#define EACH_ROWS AVX2_EACH_ROWS
 
 #define START_U4 AVX2_START_8
 #define START_U5 -1 /* its 16-bit sums have the offset taken off, as U6's */

@@ -5,7 +5,7 @@
 #define X86(name) avx2_##name
 #define ACTS_OF(name) avx2_##name
 #define TILE AVX2_TILE
-#define EACH_ROWS(X, ...) X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__)
+#define EACH_ROWS AVX2_EACH_ROWS
 #define DOT_INT16(sum, a, b) _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
 #define SUM_KEEP KEEP
 #include "compute/cpu/x86/matmul_float.h"
