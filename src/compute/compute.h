@@ -132,7 +132,7 @@ void compute_embed(struct compute *c, enum dtype type, const void *table, uint32
 void compute_gather(struct compute *c, const float *from, const uint32_t *rows, uint32_t n,
                     uint32_t k, float *to);
 
-/* The three ways to fill activations. Row i is the batch's row rows[i], or i when rows is NULL;
+/* The two ways to fill activations. Row i is the batch's row rows[i], or i when rows is NULL;
  * only `bad` cares. */
 /* RMS norm, then the forms. Shapes: x [n][k], weight [k]. */
 void compute_norm(struct compute *c, const float *x, const float *weight, float epsilon,
@@ -140,10 +140,6 @@ void compute_norm(struct compute *c, const float *x, const float *weight, float 
 /* The forms alone. */
 void compute_activate(struct compute *c, const float *x, const uint32_t *rows, uint32_t n,
                       struct compute_acts *out);
-enum compute_gate { COMPUTE_SILU, COMPUTE_GELU };
-/* silu(gate) * up, or gelu(gate) * up, then the forms. Shapes: gate, up [n][k]. */
-void compute_gated(struct compute *c, enum compute_gate kind, const float *gate, const float *up,
-                   const uint32_t *rows, uint32_t n, struct compute_acts *out);
 
 /* One product of the rows in acts: y = W x (+ bias), or y = y + (W x + bias) when residual. Shapes:
  * y [n][y_stride]. */
@@ -157,6 +153,12 @@ struct compute_product {
 /* All products of one input together, so that small ones share the workers. At most 4. */
 void compute_matmul(struct compute *c, const struct compute_acts *acts,
                     const struct compute_product *products, uint32_t n);
+enum compute_gate { COMPUTE_SILU, COMPUTE_GELU };
+/* gate's y = silu(gate x) * (up x), or gelu, in one pass over two matrices of one shape; up's y is
+ * left with its own product. */
+void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
+                          enum compute_gate kind, const struct compute_product *gate,
+                          const struct compute_product *up);
 
 /* What attention does in one layer. */
 struct compute_attention {

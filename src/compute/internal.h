@@ -316,11 +316,13 @@ struct op {
             void (*row)(struct worker *w, struct op *op, uint32_t i);
             const float *weight;
             float epsilon;
-            enum compute_gate kind;
         } fill;
         struct {
             struct compute_product products[MAX_PRODUCTS];
-            uint32_t n_products, panels_a_task, rows_a_task;
+            /* That are cut into tasks; a gated matmul's second one goes along with its first. */
+            uint32_t n_products;
+            enum compute_gate kind; /* of a gated matmul */
+            uint32_t panels_a_task, rows_a_task;
             uint32_t first_task[MAX_PRODUCTS + 1]; /* within a strip of rows */
             const struct op *next_matmul;          /* of the list, or NULL */
         } matmul;

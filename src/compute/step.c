@@ -150,15 +150,6 @@ static void activate_row(struct worker *w, struct op *op, uint32_t i)
     quantise(w, op, i, op->in + (size_t)i * op->k);
 }
 
-static void gated_row(struct worker *w, struct op *op, uint32_t i)
-{
-    float *y = w->scratch;
-
-    w->c->ops.gated(op->u.fill.kind, op->in + (size_t)i * op->k, op->in2 + (size_t)i * op->k, op->k,
-                    y);
-    quantise(w, op, i, y);
-}
-
 /* Rows of a tile share cache lines: one worker has them all. */
 static void run_fill(struct worker *w, struct op *op, uint32_t task)
 {
@@ -198,15 +189,6 @@ void compute_activate(struct compute *c, const float *x, const uint32_t *rows, u
                       struct compute_acts *out)
 {
     enqueue_fill(c, activate_row, x, rows, n, out);
-}
-
-void compute_gated(struct compute *c, enum compute_gate kind, const float *gate, const float *up,
-                   const uint32_t *rows, uint32_t n, struct compute_acts *out)
-{
-    struct op *op = enqueue_fill(c, gated_row, gate, rows, n, out);
-
-    op->in2 = up;
-    op->u.fill.kind = kind;
 }
 
 /* ---- attention ---- */

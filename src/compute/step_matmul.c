@@ -47,10 +47,9 @@ static const uint8_t *weights_after(const struct worker *w, const struct op *op,
     return next ? weights_of(next, pool_stretch(p, next, w->index)) : NULL;
 }
 
-static void run_matmul(struct worker *w, struct op *op, uint32_t task)
+static struct matmul_task matmul_task(struct worker *w, const struct op *op, struct place at)
 {
-    const struct place at = place_of(op, task);
-    struct matmul_task t = {
+    return (struct matmul_task){
         .matrix = at.product->matrix,
         .acts = op->acts,
         .product = at.product,
@@ -59,9 +58,41 @@ static void run_matmul(struct worker *w, struct op *op, uint32_t task)
         .row_begin = at.row,
         .row_end = MIN(at.row + op->u.matmul.rows_a_task, op->n),
         .scratch = w->scratch,
-        .next = weights_after(w, op, task),
     };
+}
+
+static void run_matmul(struct worker *w, struct op *op, uint32_t task)
+{
+    struct matmul_task t = matmul_task(w, op, place_of(op, task));
+
+    t.next = weights_after(w, op, task);
     w->c->ops.matmul(&t);
+}
+
+/* The same panels of both matrices, then the activation of their outputs, still near. */
+static void run_gated(struct worker *w, struct op *op, uint32_t task)
+{
+    const struct compute_product *gate = &op->u.matmul.products[0], *up = gate + 1;
+    struct place at = place_of(op, task);
+    struct matmul_task t = matmul_task(w, op, at);
+    uint32_t first = t.panel_begin * w->c->ops.panel,
+             n = MIN(t.panel_end * w->c->ops.panel, gate->matrix->n_outputs) - first;
+
+    t.next = up->matrix->data + at.panel * up->matrix->panel_bytes;
+    w->c->ops.matmul(&t);
+    at.product = up;
+    t = matmul_task(w, op, at);
+    t.next = weights_after(w, op, task);
+    w->c->ops.matmul(&t);
+    for (uint32_t row = t.row_begin; row < t.row_end; row++) {
+        float *y = gate->y + row * gate->y_stride + first;
+        w->c->ops.gated(op->u.matmul.kind, y, up->y + row * up->y_stride + first, n, y);
+    }
+}
+
+static bool is_matmul(const struct op *op)
+{
+    return op->run == run_matmul || op->run == run_gated;
 }
 
 void step_link_matmuls(struct compute *c)
@@ -69,7 +100,7 @@ void step_link_matmuls(struct compute *c)
     const struct op *next_matmul = NULL;
 
     for (uint32_t i = c->n_ops; i > 0; i--)
-        if (c->list[i - 1].run == run_matmul) {
+        if (is_matmul(&c->list[i - 1])) {
             c->list[i - 1].u.matmul.next_matmul = next_matmul;
             next_matmul = &c->list[i - 1];
         }
@@ -77,7 +108,7 @@ void step_link_matmuls(struct compute *c)
 
 /* So many rows that their activations stay near; panels by a few, so that no worker has much left
  * when the others have nothing. */
-static void split_matmul(const struct compute *c, struct op *op)
+static void split_matmul(const struct compute *c, struct op *op, uint32_t n_products)
 {
     uint32_t tile = c->ops.tile, n_panels = 0;
     uint64_t tile_bytes =
@@ -85,6 +116,7 @@ static void split_matmul(const struct compute *c, struct op *op)
     uint32_t tiles =
         (uint32_t)MAX(c->ops.strip_bytes / MAX(tile_bytes, 1), (uint64_t)MAX(1u, 16 / tile));
 
+    op->u.matmul.n_products = n_products;
     op->u.matmul.rows_a_task = MIN(tiles * tile, (op->n + tile - 1) / tile * tile);
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++)
         n_panels += op->u.matmul.products[i].matrix->n_panels;
@@ -104,18 +136,38 @@ static void split_matmul(const struct compute *c, struct op *op)
     op->n_tasks = strips * op->u.matmul.first_task[op->u.matmul.n_products];
 }
 
+static struct op *enqueue(struct compute *c, void (*run)(struct worker *, struct op *, uint32_t),
+                          const struct compute_acts *acts, const struct compute_product *products,
+                          uint32_t n)
+{
+    struct op *op = step_enqueue(c, run, 0);
+
+    op->acts = (struct compute_acts *)acts;
+    op->n = acts->n_rows;
+    for (uint32_t i = 0; i < n; i++) {
+        op->u.matmul.products[i] = products[i];
+        step_need_scratch(c, c->ops.matmul_scratch(products[i].matrix));
+    }
+    return op;
+}
+
 void compute_matmul(struct compute *c, const struct compute_acts *acts,
                     const struct compute_product *products, uint32_t n)
 {
     if (acts->n_rows == 0)
         return;
-    struct op *op = step_enqueue(c, run_matmul, 0);
-    op->acts = (struct compute_acts *)acts;
-    op->n = acts->n_rows;
-    op->u.matmul.n_products = MIN(n, MAX_PRODUCTS);
-    for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
-        op->u.matmul.products[i] = products[i];
-        step_need_scratch(c, c->ops.matmul_scratch(products[i].matrix));
-    }
-    split_matmul(c, op);
+    n = MIN(n, MAX_PRODUCTS);
+    split_matmul(c, enqueue(c, run_matmul, acts, products, n), n);
+}
+
+void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
+                          enum compute_gate kind, const struct compute_product *gate,
+                          const struct compute_product *up)
+{
+    if (acts->n_rows == 0)
+        return;
+    const struct compute_product products[] = {*gate, *up};
+    struct op *op = enqueue(c, run_gated, acts, products, 2);
+    op->u.matmul.kind = kind;
+    split_matmul(c, op, 1);
 }
