@@ -154,8 +154,8 @@ struct compute_product {
 void compute_matmul(struct compute *c, const struct compute_acts *acts,
                     const struct compute_product *products, uint32_t n);
 enum compute_gate { COMPUTE_SILU, COMPUTE_GELU };
-/* gate's y = silu(gate x) * (up x), or gelu, in one pass over two matrices of one shape; up's y is
- * left with its own product. */
+/* gate's y = silu(gate x) * (up x), or gelu, biases added before, in one pass over two matrices of
+ * one shape, whose types may differ. up's y is not used, and neither is residual. */
 void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
                           enum compute_gate kind, const struct compute_product *gate,
                           const struct compute_product *up);

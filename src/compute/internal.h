@@ -148,7 +148,16 @@ struct matmul_task {
     void *scratch;
     /* A hint: packed weights that the worker reads after the task's, or NULL. */
     const uint8_t *next;
+    /* The row and the output that the product's y begins with: zeros, but for a y of the task's
+     * own. */
+    uint32_t y_row, y_output;
 };
+
+static inline float *matmul_y(const struct matmul_task *t, uint32_t row, uint32_t output)
+{
+    return t->product->y + (uint64_t)(row - t->y_row) * t->product->y_stride +
+           (output - t->y_output);
+}
 
 struct attention_task {
     const struct compute_attention *a;
@@ -184,6 +193,7 @@ struct attention_task {
     X(uint64_t, matmul_scratch, (const struct compute_matrix *m))                                  \
     /* False if the sum of squares is not finite. */                                               \
     X(bool, rms_norm, (const float *x, const float *weight, float epsilon, uint32_t n, float *y))  \
+    /* y may be gate. */                                                                           \
     X(void, gated,                                                                                 \
       (enum compute_gate kind, const float *gate, const float *up, uint32_t n, float *y))          \
     X(void, rotate, (const struct compute_attention *a, const float *rope, float *head))           \
@@ -299,7 +309,7 @@ struct op {
     uint32_t n, k, rows_a_task;
     const uint32_t *rows;
     struct compute_acts *acts;
-    const float *in, *in2;
+    const float *in;
     float *out;
     union {
         struct {
@@ -321,7 +331,8 @@ struct op {
             struct compute_product products[MAX_PRODUCTS];
             /* That are cut into tasks; a gated matmul's second one goes along with its first. */
             uint32_t n_products;
-            enum compute_gate kind; /* of a gated matmul */
+            enum compute_gate kind;  /* of a gated matmul */
+            uint64_t kernel_scratch; /* behind which it keeps its outputs */
             uint32_t panels_a_task, rows_a_task;
             uint32_t first_task[MAX_PRODUCTS + 1]; /* within a strip of rows */
             const struct op *next_matmul;          /* of the list, or NULL */

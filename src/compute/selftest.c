@@ -172,7 +172,12 @@ static enum status check_matrix(struct bench *b, enum dtype type)
     for (uint32_t i = 0; i < ROWS; i++)
         (void)b->ops->quantise(&a, i, b->x + (size_t)i * k);
     struct compute_product product = {.y = b->y, .y_stride = OUTPUTS};
-    struct matmul_task t = {&m, &a, &product, 0, m.n_panels, 0, ROWS, b->scratch, NULL};
+    struct matmul_task t = {.matrix = &m,
+                            .acts = &a,
+                            .product = &product,
+                            .panel_end = m.n_panels,
+                            .row_end = ROWS,
+                            .scratch = b->scratch};
     b->ops->matmul(&t);
     hash_words(&b->hash, b->y, ROWS * OUTPUTS);
     t.row_end = 1; /* and what one row alone takes */

@@ -165,7 +165,6 @@ static struct op *enqueue_fill(struct compute *c,
 {
     struct op *op = step_enqueue(c, run_fill, (n + c->ops.tile - 1) / c->ops.tile);
 
-    step_need_scratch(c, (uint64_t)out->k * 4);
     op->u.fill.row = row;
     op->in = x;
     op->rows = rows;
@@ -181,6 +180,7 @@ void compute_norm(struct compute *c, const float *x, const float *weight, float 
 {
     struct op *op = enqueue_fill(c, norm_row, x, rows, n, out);
 
+    step_need_scratch(c, (uint64_t)out->k * sizeof *x);
     op->u.fill.weight = weight;
     op->u.fill.epsilon = epsilon;
 }

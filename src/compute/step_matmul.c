@@ -3,6 +3,7 @@
 
 #define MAX_PANELS 8
 #define MANY_ROWS 32 /* make a pair of panels long enough */
+#define ROWS_AHEAD 24
 
 /* Where a task is: which product, from which panel and row on. */
 struct place {
@@ -24,11 +25,16 @@ static struct place place_of(const struct op *op, uint32_t task)
     };
 }
 
+static const uint8_t *weights_at(const struct compute_product *p, uint32_t panel)
+{
+    return p->matrix->data + panel * p->matrix->panel_bytes;
+}
+
 static const uint8_t *weights_of(const struct op *op, uint32_t task)
 {
     const struct place at = place_of(op, task);
 
-    return at.product->matrix->data + at.panel * at.product->matrix->panel_bytes;
+    return weights_at(at.product, at.panel);
 }
 
 /* What a worker reads after a task of its own stretch: the next one's weights or, at the stretch's
@@ -69,24 +75,35 @@ static void run_matmul(struct worker *w, struct op *op, uint32_t task)
     w->c->ops.matmul(&t);
 }
 
-/* The same panels of both matrices, then the activation of their outputs, still near. */
+/* The same panels of both matrices, one after the other in scratch memory, then the activation of
+ * all that they gave: of a row alone it would take much longer, for they are few outputs. */
 static void run_gated(struct worker *w, struct op *op, uint32_t task)
 {
-    const struct compute_product *gate = &op->u.matmul.products[0], *up = gate + 1;
-    struct place at = place_of(op, task);
+    const struct place at = place_of(op, task);
+    const struct compute_product *products = op->u.matmul.products, *to = &products[0];
+    float *y[2] = {(float *)((uint8_t *)w->scratch + op->u.matmul.kernel_scratch)};
     struct matmul_task t = matmul_task(w, op, at);
-    uint32_t first = t.panel_begin * w->c->ops.panel,
-             n = MIN(t.panel_end * w->c->ops.panel, gate->matrix->n_outputs) - first;
+    const uint32_t first = t.panel_begin * w->c->ops.panel, rows = t.row_end - t.row_begin,
+                   n = MIN(t.panel_end * w->c->ops.panel, to->matrix->n_outputs) - first;
 
-    t.next = up->matrix->data + at.panel * up->matrix->panel_bytes;
-    w->c->ops.matmul(&t);
-    at.product = up;
-    t = matmul_task(w, op, at);
-    t.next = weights_after(w, op, task);
-    w->c->ops.matmul(&t);
-    for (uint32_t row = t.row_begin; row < t.row_end; row++) {
-        float *y = gate->y + row * gate->y_stride + first;
-        w->c->ops.gated(op->u.matmul.kind, y, up->y + row * up->y_stride + first, n, y);
+    y[1] = y[0] + (uint64_t)rows * n;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct compute_product own = products[i];
+        own.y = y[i];
+        own.y_stride = n;
+        t.matrix = own.matrix;
+        t.product = &own;
+        t.y_row = t.row_begin;
+        t.y_output = first;
+        t.next = i ? weights_after(w, op, task) : weights_at(&products[1], at.panel);
+        w->c->ops.matmul(&t);
+    }
+    w->c->ops.gated(op->u.matmul.kind, y[0], y[1], rows * n, y[0]);
+    float *row = to->y + t.row_begin * to->y_stride + first;
+    for (uint32_t i = 0; i < rows; i++, row += to->y_stride) {
+        /* Their lines are far apart and cold. */
+        __builtin_prefetch(row + MIN(ROWS_AHEAD, rows - 1 - i) * to->y_stride, 1);
+        memcpy(row, y[0] + (uint64_t)i * n, n * sizeof(float));
     }
 }
 
@@ -121,11 +138,8 @@ static void split_matmul(const struct compute *c, struct op *op, uint32_t n_prod
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++)
         n_panels += op->u.matmul.products[i].matrix->n_panels;
     uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
-    uint32_t panels = n_panels;
-    if (c->n_threads > 1 && op->n >= MANY_ROWS)
-        panels = 2;
-    else if (c->n_threads > 1)
-        panels = MIN(n_panels / (c->n_threads * TASKS_A_WORKER), MAX_PANELS);
+    uint32_t panels =
+        op->n >= MANY_ROWS ? 2 : MIN(n_panels / (c->n_threads * TASKS_A_WORKER), MAX_PANELS);
     op->u.matmul.panels_a_task = MAX(2, (panels + 1) / 2 * 2);
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
         uint32_t n = op->u.matmul.products[i].matrix->n_panels;
@@ -170,4 +184,9 @@ void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
     struct op *op = enqueue(c, run_gated, acts, products, 2);
     op->u.matmul.kind = kind;
     split_matmul(c, op, 1);
+    uint64_t kernel = MAX(c->ops.matmul_scratch(gate->matrix), c->ops.matmul_scratch(up->matrix));
+    op->u.matmul.kernel_scratch = (kernel + 63) / 64 * 64;
+    step_need_scratch(c, op->u.matmul.kernel_scratch + (uint64_t)op->u.matmul.rows_a_task * 2 *
+                                                           op->u.matmul.panels_a_task *
+                                                           c->ops.panel * sizeof(float));
 }

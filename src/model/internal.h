@@ -59,7 +59,7 @@ struct model {
 
     /* of a step */
     struct compute_acts *acts_embd, *acts_heads, *acts_ff;
-    float *x, *x_last, *q, *k, *v, *attended, *gate, *up, *rope;
+    float *x, *x_last, *q, *k, *v, *attended, *hidden, *rope;
     float *memory;
     uint64_t memory_bytes;
     uint8_t *bad; /* [max_rows] */

@@ -109,10 +109,13 @@ static enum status create_buffers(struct model *m)
         float **to;
         uint64_t rows, width;
     } parts[] = {
-        {&m->x, rows, hp->n_embd},   {&m->x_last, m->max_logit_rows, hp->n_embd},
-        {&m->q, rows, heads},        {&m->k, rows, kv},
-        {&m->v, rows, kv},           {&m->attended, rows, heads},
-        {&m->gate, rows, hp->n_ff},  {&m->up, rows, hp->n_ff},
+        {&m->x, rows, hp->n_embd},
+        {&m->x_last, m->max_logit_rows, hp->n_embd},
+        {&m->q, rows, heads},
+        {&m->k, rows, kv},
+        {&m->v, rows, kv},
+        {&m->attended, rows, heads},
+        {&m->hidden, rows, hp->n_ff},
         {&m->rope, rows, hp->n_rot},
     };
     uint64_t at = 0;

@@ -1,5 +1,5 @@
 /* Operations that join several of the table's: the same bits as those give one by one, however many
- * workers and rows there are. */
+ * workers and rows there are and however the work is cut. */
 #include "tiers.h"
 
 #include <setjmp.h>
@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-#define ROWS 70
+#define MANY 70
+#define GUARD 3 /* floats behind a row of outputs, which nobody writes */
 
 struct gated_problem {
     struct compute *c;
@@ -17,9 +18,15 @@ struct gated_problem {
     enum compute_gate kind;
     struct compute_matrix *matrices[2];
     struct compute_acts *acts;
-    float *x, *bias, *y[2], *want[2]; /* y, want: [ROWS][n] of each matrix */
-    uint8_t bad[ROWS];
+    float *x, *bias[2];
+    float *alone[2], *y, *want; /* [MANY][n + GUARD] */
+    uint8_t bad[MANY];
 };
+
+static uint64_t y_bytes(const struct gated_problem *p, uint32_t rows)
+{
+    return (uint64_t)rows * (p->n + GUARD) * sizeof(float);
+}
 
 static void make_gated(struct gated_problem *p, uint64_t *seed)
 {
@@ -37,20 +44,21 @@ static void make_gated(struct gated_problem *p, uint64_t *seed)
                                              .n_outputs = p->n,
                                              .k = p->k,
                                              .out = &p->matrices[i]};
-        p->y[i] = test_alloc((uint64_t)ROWS * p->n * 4);
-        p->want[i] = test_alloc((uint64_t)ROWS * p->n * 4);
+        p->alone[i] = test_alloc(y_bytes(p, MANY));
+        p->bias[i] = test_alloc((uint64_t)p->n * sizeof(float));
+        for (uint32_t j = 0; j < p->n; j++)
+            p->bias[i][j] = (float)random_below(seed, 100) / 64;
     }
     assert_int_equal(compute_matrices_create(p->c, sources, 2, NULL), STATUS_OK);
-    assert_int_equal(compute_acts_create(p->c, ROWS, p->k,
+    assert_int_equal(compute_acts_create(p->c, MANY, p->k,
                                          (const struct compute_matrix *const *)p->matrices, 2,
                                          &p->acts),
                      STATUS_OK);
-    p->x = test_alloc((uint64_t)ROWS * p->k * 4);
-    p->bias = test_alloc((uint64_t)p->n * 4);
-    for (uint32_t i = 0; i < ROWS; i++)
+    p->y = test_alloc(y_bytes(p, MANY));
+    p->want = test_alloc(y_bytes(p, MANY));
+    p->x = test_alloc((uint64_t)MANY * p->k * sizeof(float));
+    for (uint32_t i = 0; i < MANY; i++)
         selftest_values(seed, p->x + (uint64_t)i * p->k, p->k);
-    for (uint32_t i = 0; i < p->n; i++)
-        p->bias[i] = (float)random_below(seed, 100) / 64;
     free(weights[0]);
     free(weights[1]);
 }
@@ -59,78 +67,92 @@ static void free_gated(struct gated_problem *p)
 {
     for (int i = 0; i < 2; i++) {
         compute_matrix_destroy(p->c, &p->matrices[i]);
-        free(p->y[i]);
-        free(p->want[i]);
+        free(p->alone[i]);
+        free(p->bias[i]);
     }
     compute_acts_destroy(p->c, &p->acts);
     free(p->x);
-    free(p->bias);
+    free(p->y);
+    free(p->want);
 }
 
 static struct compute_product product(const struct gated_problem *p, int i, float *y)
 {
     return (struct compute_product){
-        .matrix = p->matrices[i], .bias = i ? NULL : p->bias, .y = y, .y_stride = p->n};
+        .matrix = p->matrices[i], .bias = p->bias[i], .y = y, .y_stride = p->n + GUARD};
 }
 
-/* Two products and then the activation, each an operation of its own. */
+/* Two products and then the activation, each an operation of its own: want. */
 static void solve_apart(struct gated_problem *p)
 {
-    struct compute_batch batch = {.n_rows = ROWS, .bad = p->bad};
-    struct compute_product both[] = {product(p, 0, p->want[0]), product(p, 1, p->want[1])};
+    struct compute_batch batch = {.n_rows = MANY, .bad = p->bad};
+    struct compute_product both[] = {product(p, 0, p->alone[0]), product(p, 1, p->alone[1])};
 
+    memset(p->want, 0xFF, y_bytes(p, MANY));
     compute_step_begin(p->c, &batch);
-    compute_activate(p->c, p->x, NULL, ROWS, p->acts);
+    compute_activate(p->c, p->x, NULL, MANY, p->acts);
     compute_matmul(p->c, p->acts, both, 2);
     assert_int_equal(compute_step_end(p->c), STATUS_OK);
-    for (uint32_t i = 0; i < ROWS; i++) {
-        float *gate = p->want[0] + (uint64_t)i * p->n;
-        p->c->ops.gated(p->kind, gate, p->want[1] + (uint64_t)i * p->n, p->n, gate);
+    for (uint32_t i = 0; i < MANY; i++) {
+        uint64_t at = (uint64_t)i * (p->n + GUARD);
+        p->c->ops.gated(p->kind, p->alone[0] + at, p->alone[1] + at, p->n, p->want + at);
     }
 }
 
 static void check_gated(struct gated_problem *p, uint32_t rows)
 {
     struct compute_batch batch = {.n_rows = rows, .bad = p->bad};
-    struct compute_product gate = product(p, 0, p->y[0]), up = product(p, 1, p->y[1]);
-    uint64_t bytes = (uint64_t)rows * p->n * 4;
+    struct compute_product gate = product(p, 0, p->y), up = product(p, 1, NULL);
 
-    memset(p->y[0], 0xFF, bytes);
+    memset(p->y, 0xFF, y_bytes(p, MANY));
     compute_step_begin(p->c, &batch);
     compute_activate(p->c, p->x, NULL, rows, p->acts);
     compute_gated_matmul(p->c, p->acts, p->kind, &gate, &up);
     assert_int_equal(compute_step_end(p->c), STATUS_OK);
-    assert_memory_equal(p->y[0], p->want[0], bytes);
+    assert_memory_equal(p->y, p->want, y_bytes(p, rows));
+    for (uint32_t i = 0; i < rows; i++)
+        assert_false(p->bad[i]);
 }
 
-static void test_gated(void **state)
+static void check_shapes(struct compute *c)
 {
     static const enum dtype types[][2] = {{DTYPE_Q4_K, DTYPE_Q6_K},
                                           {DTYPE_Q8_0, DTYPE_Q8_0},
                                           {DTYPE_BF16, DTYPE_F16},
                                           {DTYPE_F32, DTYPE_Q4_1}};
-    static const uint32_t rows[] = {1, 2, 5, 33, ROWS}, outputs[] = {5, 16, 33, 200};
+    static const uint32_t outputs[] = {5, 16, 33, 600}, rows[] = {1, 2, 5, 33, MANY};
     uint64_t seed = 19;
 
+    for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
+        for (size_t j = 0; j < ARRAY_LENGTH(outputs); j++) {
+            struct gated_problem p = {.c = c,
+                                      .types = {types[i][0], types[i][1]},
+                                      .n = outputs[j],
+                                      .k = 256,
+                                      .kind = j % 2 ? COMPUTE_GELU : COMPUTE_SILU};
+            make_gated(&p, &seed);
+            solve_apart(&p);
+            for (size_t r = 0; r < ARRAY_LENGTH(rows); r++)
+                check_gated(&p, rows[r]);
+            free_gated(&p);
+        }
+}
+
+static void test_gated(void **state)
+{
+    struct compute_ops ops;
+
     (void)state;
-    for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
-        struct compute *c;
-        assert_int_equal(compute_create(n_threads, NULL, &c), STATUS_OK);
-        for (size_t i = 0; i < ARRAY_LENGTH(types); i++)
-            for (size_t j = 0; j < ARRAY_LENGTH(outputs); j++) {
-                struct gated_problem p = {.c = c,
-                                          .types = {types[i][0], types[i][1]},
-                                          .n = outputs[j],
-                                          .k = 512,
-                                          .kind = j % 2 ? COMPUTE_GELU : COMPUTE_SILU};
-                make_gated(&p, &seed);
-                solve_apart(&p);
-                for (size_t r = 0; r < ARRAY_LENGTH(rows); r++)
-                    check_gated(&p, rows[r]);
-                free_gated(&p);
-            }
-        compute_destroy(&c);
-    }
+    for_each_tier (tier, &ops)
+        for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
+            struct compute *c;
+            assert_int_equal(compute_create(n_threads, NULL, &c), STATUS_OK);
+            c->ops = ops;
+            check_shapes(c);
+            c->ops.strip_bytes = 1; /* strips of as few rows as can be */
+            check_shapes(c);
+            compute_destroy(&c);
+        }
 }
 
 int main(void)

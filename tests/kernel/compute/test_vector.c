@@ -34,6 +34,9 @@ static void test_vectors(void **state)
                 ref.gated((enum compute_gate)kind, x, y, n, a);
                 ops.gated((enum compute_gate)kind, x, y, n, b);
                 assert_memory_equal(a, b, n * 4);
+                memcpy(b, x, n * 4);
+                ops.gated((enum compute_gate)kind, b, y, n, b);
+                assert_memory_equal(a, b, n * 4);
             }
             ref.exp2(x, n, a);
             ops.exp2(x, n, b);

@@ -117,6 +117,6 @@ void neon_matmul_float(const struct matmul_task *t)
                                                      acts + row / NEON_TILE * tile_bytes, m->k, y);
             uint32_t output = panel * NEON_PANEL, n = MIN(NEON_PANEL, m->n_outputs - output);
             for (uint32_t i = 0; i < rows; i++)
-                neon_finish(t->product, y[i], row + i, output, n);
+                neon_finish(t, y[i], row + i, output, n);
         }
 }

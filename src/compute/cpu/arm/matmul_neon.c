@@ -282,10 +282,11 @@ static const struct kernels {
 /* ---- a task ---- */
 
 /* Bias, then residual, of up to 8 outputs. */
-void neon_finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
+void neon_finish(const struct matmul_task *t, const float *y, uint32_t row, uint32_t output,
                  uint32_t n)
 {
-    float *to = p->y + row * p->y_stride + output;
+    const struct compute_product *p = t->product;
+    float *to = matmul_y(t, row, output);
 
     for (uint32_t i = 0; i < n; i++) {
         float v = p->bias ? y[i] + p->bias[output + i] : y[i];
@@ -314,6 +315,6 @@ void neon_matmul(const struct matmul_task *t)
                                  (const void *)(a->outliers + at * a->outlier_tile_bytes), m->k, y);
             uint32_t output = panel * NEON_PANEL, n = MIN(NEON_PANEL, m->n_outputs - output);
             for (uint32_t i = 0; i < rows; i++)
-                neon_finish(t->product, y[i], row + i, output, n);
+                neon_finish(t, y[i], row + i, output, n);
         }
 }

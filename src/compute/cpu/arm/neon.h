@@ -92,7 +92,7 @@ void neon_acts_layout(struct compute_acts *a);
 bool neon_quantise(struct compute_acts *a, uint32_t row, const float *x);
 void neon_matmul(const struct matmul_task *t);
 void neon_matmul_float(const struct matmul_task *t);
-void neon_finish(const struct compute_product *p, const float *y, uint32_t row, uint32_t output,
+void neon_finish(const struct matmul_task *t, const float *y, uint32_t row, uint32_t output,
                  uint32_t n);
 void neon_attention(const struct attention_task *t);
 void neon_attention_merge(const float *parts, uint32_t n, uint32_t head_dim, float *out);

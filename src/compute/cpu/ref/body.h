@@ -321,7 +321,7 @@ static void REF(matmul)(const struct matmul_task *t)
                 y = y + REF(segment)(t, panel, row, s);
             if (p->bias)
                 y = y + p->bias[n];
-            float *to = p->y + row * p->y_stride + n;
+            float *to = matmul_y(t, row, n);
             *to = p->residual ? *to + y : y;
         }
 }

@@ -12,10 +12,11 @@ INLINE void finish_part(const struct compute_product *p, const float *y, float *
 }
 
 /* y[row][lane] of a panel, whose outputs begin at `output`, n of which the matrix has. */
-INLINE void finish(const struct compute_product *p, float (*y)[LANES], uint32_t row, uint32_t rows,
+INLINE void finish(const struct matmul_task *t, float (*y)[LANES], uint32_t row, uint32_t rows,
                    uint32_t output, uint32_t n)
 {
-    float *to = p->y + row * p->y_stride + output;
+    const struct compute_product *p = t->product;
+    float *to = matmul_y(t, row, output);
 
     for (uint32_t i = 0; i < rows; i++, to += p->y_stride) {
         if (n < LANES) {
@@ -32,12 +33,12 @@ INLINE void finish(const struct compute_product *p, float (*y)[LANES], uint32_t 
 }
 
 /* Prefetches where a tile's n outputs go: with many rows their lines are far apart and cold. */
-INLINE void prefetch_outputs(const struct compute_product *p, uint32_t row, uint32_t rows,
+INLINE void prefetch_outputs(const struct matmul_task *t, uint32_t row, uint32_t rows,
                              uint32_t output, uint32_t n)
 {
-    const float *to = p->y + row * p->y_stride + output;
+    const float *to = matmul_y(t, row, output);
 
-    for (uint32_t i = 0; i < rows; i++, to += p->y_stride)
+    for (uint32_t i = 0; i < rows; i++, to += t->product->y_stride)
         for (uint32_t j = 0; j < n; j += 64 / sizeof *to)
             __builtin_prefetch(to + j, 1);
 }

@@ -21,13 +21,13 @@ void X86(matmul_float)(const struct matmul_task *t)
         struct prefetch prefetch = prefetch_begin(next, n_bytes, m->n_blocks * n_tiles);
         for (uint32_t row = t->row_begin; row < t->row_end; row += TILE) {
             uint32_t rows = MIN(TILE, t->row_end - row);
-            prefetch_outputs(t->product, row, rows, panel * LANES, panels * LANES);
+            prefetch_outputs(t, row, rows, panel * LANES, panels * LANES);
             kernels[m->form == WEIGHT_F32][panels - 1][rows - 1](
                 w, prefetch, acts + row / TILE * tile_bytes, m->k, y);
             prefetch_advance(&prefetch, m->n_blocks);
             for (uint32_t p = 0; p < panels; p++) {
                 uint32_t output = (panel + p) * LANES, n = MIN(LANES, m->n_outputs - output);
-                finish(t->product, y[p], row, rows, output, n);
+                finish(t, y[p], row, rows, output, n);
             }
         }
     }

@@ -18,14 +18,14 @@ static void run_rows(const struct matmul_task *t, tile_kernel *const *by_rows,
     for (uint32_t row = t->row_begin; row < t->row_end; row += TILE) {
         uint32_t rows = MIN(TILE, t->row_end - row);
         uint64_t at = row / TILE;
-        prefetch_outputs(t->product, row, rows, panel * LANES, panels * LANES);
+        prefetch_outputs(t, row, rows, panel * LANES, panels * LANES);
         by_rows[rows - 1](w, prefetch, (const void *)(t->acts->q8 + at * t->acts->q8_tile_bytes),
                           (const void *)(t->acts->outliers + at * t->acts->outlier_tile_bytes),
                           t->matrix->k, y);
         prefetch_advance(&prefetch, n_blocks);
         for (uint32_t p = 0; p < panels; p++) {
             uint32_t output = (panel + p) * LANES, n = MIN(LANES, t->matrix->n_outputs - output);
-            finish(t->product, y[p], row, rows, output, n);
+            finish(t, y[p], row, rows, output, n);
         }
     }
 }
