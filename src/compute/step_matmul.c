@@ -91,6 +91,7 @@ static void run_gated(struct worker *w, struct op *op, uint32_t task)
         struct compute_product own = products[i];
         own.y = y[i];
         own.y_stride = n;
+        own.residual = false; /* there is nothing yet to add to */
         t.matrix = own.matrix;
         t.product = &own;
         t.y_row = t.row_begin;
