@@ -1,14 +1,21 @@
 /* Weights as panels of PANEL outputs, one lane each: what x86's and Arm's packing share, and the
- * text of both. With n = PANEL, a block of 32 along k is, by form: U4   four times 4 n bytes: byte
- * (output o, i) of the j-th holds w[o][8 j + i] low and w[o][8 j + 4 + i] high U5   the same, then
- * 4 n bytes of fifth bits: bit g of byte (o, i) belongs to w[o][4 g + i] U6   the same, then twice
- * 4 n bytes of two upper bits: bits 2 (g mod 4) of byte (o, i) in the (g / 4)th S8   eight times 4
- * n bytes: byte (o, i) of the g-th is w[o][4 g + i] I16  64 n bytes, in an order of the tier's own
+ * text of both. With n = PANEL, a block of 32 along k is, by form:
+ *
+ *   U4   four times 4 n bytes: byte (output o, i) of the j-th holds w[o][8 j + i] low and
+ *        w[o][8 j + 4 + i] high
+ *   U5   the same, then 4 n bytes of fifth bits: bit g of byte (o, i) belongs to w[o][4 g + i]
+ *   U6   the same, then twice 4 n bytes of two upper bits: bits 2 (g mod 4) of byte (o, i) in the
+ *        (g / 4)th
+ *   S8   eight times 4 n bytes: byte (o, i) of the g-th is w[o][4 g + i]
+ *   I16  64 n bytes, in an order of the tier's own
+ *
  * then the scales of the n outputs (and minima), as f16 where the file's are. K-quants have none
  * there; instead their 8 blocks of a super-block come after a header, as many bytes as the file's:
+ *
  *   U4, U5  three times n dwords, each with five of the 8 scales and 7 minima in its bits 0 to 29;
  *           the eighth minimum lies in the bits 30 and 31, lowest bits first; then d, -dmin as f16
  *   U6      16 times n int8 scales, then d as f16
+ *
  * F32: n outputs for each k. */
 _Static_assert(PANEL <= MAX_PANEL_OUTPUTS, "struct raw_rows holds a panel");
 
