@@ -154,11 +154,18 @@ struct compute_product {
 void compute_matmul(struct compute *c, const struct compute_acts *acts,
                     const struct compute_product *products, uint32_t n);
 enum compute_gate { COMPUTE_SILU, COMPUTE_GELU };
-/* gate's y = silu(gate x) * (up x), or gelu, biases added before, in one pass over two matrices of
- * one shape, whose types may differ. up's y is not used, and neither is residual. */
+/* y = silu(gate x + its bias) * (up x + its bias), or gelu. The matrices have one shape; their
+ * types may differ. Shapes: y [n][y_stride]. */
+struct compute_gated {
+    enum compute_gate kind;
+    const struct compute_matrix *gate, *up;
+    const float *gate_bias, *up_bias; /* [n_outputs] or NULL */
+    float *y;
+    uint64_t y_stride; /* floats */
+};
+/* One pass over both matrices. */
 void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
-                          enum compute_gate kind, const struct compute_product *gate,
-                          const struct compute_product *up);
+                          const struct compute_gated *g);
 
 /* What attention does in one layer. */
 struct compute_attention {

@@ -2,8 +2,8 @@
 #include "compute/internal.h"
 
 #define MAX_PANELS 8
-#define MANY_ROWS 32 /* make a pair of panels long enough */
-#define ROWS_AHEAD 24
+#define MANY_ROWS 32  /* make a pair of panels long enough */
+#define ROWS_AHEAD 24 /* of what is copied are prefetched */
 
 /* Where a task is: which product, from which panel and row on. */
 struct place {
@@ -91,7 +91,6 @@ static void run_gated(struct worker *w, struct op *op, uint32_t task)
         struct compute_product own = products[i];
         own.y = y[i];
         own.y_stride = n;
-        own.residual = false; /* there is nothing yet to add to */
         t.matrix = own.matrix;
         t.product = &own;
         t.y_row = t.row_begin;
@@ -176,16 +175,17 @@ void compute_matmul(struct compute *c, const struct compute_acts *acts,
 }
 
 void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
-                          enum compute_gate kind, const struct compute_product *gate,
-                          const struct compute_product *up)
+                          const struct compute_gated *g)
 {
     if (acts->n_rows == 0)
         return;
-    const struct compute_product products[] = {*gate, *up};
+    const struct compute_product products[] = {
+        {.matrix = g->gate, .bias = g->gate_bias, .y = g->y, .y_stride = g->y_stride},
+        {.matrix = g->up, .bias = g->up_bias}};
     struct op *op = enqueue(c, run_gated, acts, products, 2);
-    op->u.matmul.kind = kind;
+    op->u.matmul.kind = g->kind;
     split_matmul(c, op, 1);
-    uint64_t kernel = MAX(c->ops.matmul_scratch(gate->matrix), c->ops.matmul_scratch(up->matrix));
+    uint64_t kernel = MAX(c->ops.matmul_scratch(g->gate), c->ops.matmul_scratch(g->up));
     op->u.matmul.kernel_scratch = (kernel + 63) / 64 * 64;
     step_need_scratch(c, op->u.matmul.kernel_scratch + (uint64_t)op->u.matmul.rows_a_task * 2 *
                                                            op->u.matmul.panels_a_task *

@@ -57,16 +57,21 @@ static void enqueue_rest(const struct step *s, uint32_t index, const struct comp
     struct model *m = s->m;
     const struct layer *l = &m->layers[index];
     struct compute *c = m->compute;
-    uint32_t d = m->hp.n_embd, ff = m->hp.n_ff;
+    uint32_t d = m->hp.n_embd;
     struct compute_product o = product(&l->o, x, d, true), down = product(&l->down, x, d, true);
-    struct compute_product gate = product(&l->gate, m->hidden, ff, false),
-                           up = product(&l->up, NULL, 0, false);
+    struct compute_gated gated = {.kind = m->hp.arch->gate,
+                                  .gate = l->gate.matrix,
+                                  .up = l->up.matrix,
+                                  .gate_bias = l->gate.bias,
+                                  .up_bias = l->up.bias,
+                                  .y = m->hidden,
+                                  .y_stride = m->hp.n_ff};
 
     compute_attention(c, a, m->q, rows, n, m->attended);
     compute_activate(c, m->attended, rows, n, m->acts_heads);
     compute_matmul(c, m->acts_heads, &o, 1);
     compute_norm(c, x, l->ffn_norm, m->hp.norm_epsilon, rows, n, m->acts_embd);
-    compute_gated_matmul(c, m->acts_embd, m->hp.arch->gate, &gate, &up);
+    compute_gated_matmul(c, m->acts_embd, &gated);
     compute_activate(c, m->hidden, rows, n, m->acts_ff);
     compute_matmul(c, m->acts_ff, &down, 1);
 }
