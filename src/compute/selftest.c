@@ -181,6 +181,8 @@ static enum status check_matrix(struct bench *b, enum dtype type)
     b->ops->matmul(&t);
     hash_words(&b->hash, b->y, ROWS * OUTPUTS);
     t.row_end = 1; /* and what one row alone takes */
+    if (b->ops->n_stretches > 1)
+        t.stretch = t.panel_end = (m.n_panels + b->ops->n_stretches - 1) / b->ops->n_stretches;
     b->ops->matmul(&t);
     hash_words(&b->hash, b->y, OUTPUTS);
     b->ops->dequantise(type, data, k, b->x);

@@ -4,6 +4,7 @@
 #define MAX_PANELS 8
 #define MANY_ROWS 32  /* make a pair of panels long enough */
 #define ROWS_AHEAD 24 /* of what is copied are prefetched */
+#define LINES_AHEAD 8 /* of each stretch, before a matmul begins */
 
 /* Where a task is: which product, from which panel and row on. */
 struct place {
@@ -23,6 +24,12 @@ static struct place place_of(const struct op *op, uint32_t task)
         .panel = (rest - op->u.matmul.first_task[i]) * op->u.matmul.panels_a_task,
         .row = strip * op->u.matmul.rows_a_task,
     };
+}
+
+/* The panels that are cut into tasks: the matrix's or, of stretches side by side, the first's. */
+static uint32_t panels_to_cut(const struct op *op, const struct compute_product *p)
+{
+    return (p->matrix->n_panels + op->u.matmul.n_stretches - 1) / op->u.matmul.n_stretches;
 }
 
 static const uint8_t *weights_at(const struct compute_product *p, uint32_t panel)
@@ -53,14 +60,32 @@ static const uint8_t *weights_after(const struct worker *w, const struct op *op,
     return next ? weights_of(next, pool_stretch(p, next, w->index)) : NULL;
 }
 
+/* Behind the last task of a worker's own in a matmul, the lines with which it begins the next. */
+static void prefetch_next_stretches(const struct worker *w, const struct op *op, uint32_t task)
+{
+    const struct pool *p = w->c->pool;
+    const struct op *next = op->u.matmul.next_matmul;
+
+    if (!next || op->u.matmul.n_stretches == 1 || task + 1 != pool_stretch(p, op, w->index + 1))
+        return;
+    const struct place at = place_of(next, pool_stretch(p, next, w->index));
+    const uint32_t apart = panels_to_cut(next, at.product);
+    for (uint32_t i = at.panel; i < at.product->matrix->n_panels; i += apart)
+        for (uint32_t line = 0; line < LINES_AHEAD; line++)
+            __builtin_prefetch(weights_at(at.product, i) + 64 * line);
+}
+
 static struct matmul_task matmul_task(struct worker *w, const struct op *op, struct place at)
 {
+    const uint32_t n_panels = panels_to_cut(op, at.product);
+
     return (struct matmul_task){
         .matrix = at.product->matrix,
         .acts = op->acts,
         .product = at.product,
         .panel_begin = at.panel,
-        .panel_end = MIN(at.panel + op->u.matmul.panels_a_task, at.product->matrix->n_panels),
+        .panel_end = MIN(at.panel + op->u.matmul.panels_a_task, n_panels),
+        .stretch = op->u.matmul.n_stretches > 1 ? n_panels : 0,
         .row_begin = at.row,
         .row_end = MIN(at.row + op->u.matmul.rows_a_task, op->n),
         .scratch = w->scratch,
@@ -73,38 +98,78 @@ static void run_matmul(struct worker *w, struct op *op, uint32_t task)
 
     t.next = weights_after(w, op, task);
     w->c->ops.matmul(&t);
+    prefetch_next_stretches(w, op, task);
 }
 
-/* The same panels of both matrices, one after the other in scratch memory, then the activation of
- * all that they gave: of a row alone it would take much longer, for they are few outputs. */
-static void run_gated(struct worker *w, struct op *op, uint32_t task)
-{
-    const struct place at = place_of(op, task);
-    const struct compute_product *products = op->u.matmul.products, *to = &products[0];
-    float *y[2] = {(float *)((uint8_t *)w->scratch + op->u.matmul.kernel_scratch)};
-    struct matmul_task t = matmul_task(w, op, at);
-    const uint32_t first = t.panel_begin * w->c->ops.panel, rows = t.row_end - t.row_begin,
-                   n = MIN(t.panel_end * w->c->ops.panel, to->matrix->n_outputs) - first;
+/* What a gated matmul's task has in scratch memory: of each row n outputs from `first` on. */
+struct gated_rows {
+    float *gate, *up;
+    uint32_t first, n;
+};
 
-    y[1] = y[0] + (uint64_t)rows * n;
-    for (uint32_t i = 0; i < 2; i++) {
-        struct compute_product own = products[i];
-        own.y = y[i];
-        own.y_stride = n;
-        t.matrix = own.matrix;
-        t.product = &own;
-        t.y_row = t.row_begin;
-        t.y_output = first;
-        t.next = i ? weights_after(w, op, task) : weights_at(&products[1], at.panel);
-        w->c->ops.matmul(&t);
-    }
-    w->c->ops.gated(op->u.matmul.kind, y[0], y[1], rows * n, y[0]);
-    float *row = to->y + t.row_begin * to->y_stride + first;
+/* Few outputs of each stretch of a row at a time, for they are not neighbours. */
+static void activate_stretches(const struct worker *w, const struct op *op,
+                               const struct matmul_task *t, const struct gated_rows *y)
+{
+    const struct compute_product *to = &op->u.matmul.products[0];
+    const uint32_t panel = w->c->ops.panel, begin = t->panel_begin * panel,
+                   n = (t->panel_end - t->panel_begin) * panel;
+
+    for (uint32_t row = t->row_begin; row < t->row_end; row++)
+        for (uint32_t i = begin; i < y->n; i += t->stretch * panel) {
+            uint64_t at = (uint64_t)(row - t->row_begin) * y->n + i;
+            w->c->ops.gated(op->u.matmul.kind, y->gate + at, y->up + at, MIN(n, y->n - i),
+                            to->y + (uint64_t)row * to->y_stride + i);
+        }
+}
+
+/* All rows at once: of a row alone it would take much longer, for its outputs are few. */
+static void activate_rows(const struct worker *w, const struct op *op, const struct matmul_task *t,
+                          const struct gated_rows *y)
+{
+    const struct compute_product *to = &op->u.matmul.products[0];
+    const uint32_t rows = t->row_end - t->row_begin;
+    float *row = to->y + t->row_begin * to->y_stride + y->first;
+
+    w->c->ops.gated(op->u.matmul.kind, y->gate, y->up, rows * y->n, y->gate);
     for (uint32_t i = 0; i < rows; i++, row += to->y_stride) {
         /* Their lines are far apart and cold. */
         __builtin_prefetch(row + MIN(ROWS_AHEAD, rows - 1 - i) * to->y_stride, 1);
-        memcpy(row, y[0] + (uint64_t)i * n, n * sizeof(float));
+        memcpy(row, y->gate + (uint64_t)i * y->n, y->n * sizeof(float));
     }
+}
+
+/* The same panels of both matrices, one after the other in scratch memory, then the activation. */
+static void run_gated(struct worker *w, struct op *op, uint32_t task)
+{
+    const struct place at = place_of(op, task);
+    const struct compute_product *products = op->u.matmul.products;
+    const uint32_t n_outputs = products[0].matrix->n_outputs;
+    struct matmul_task t = matmul_task(w, op, at);
+    struct gated_rows y = {.gate = (float *)((uint8_t *)w->scratch + op->u.matmul.kernel_scratch),
+                           .n = n_outputs};
+
+    if (t.stretch == 0) {
+        y.first = t.panel_begin * w->c->ops.panel;
+        y.n = MIN(t.panel_end * w->c->ops.panel, n_outputs) - y.first;
+    }
+    y.up = y.gate + (uint64_t)(t.row_end - t.row_begin) * y.n;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct compute_product own = products[i];
+        own.y = i ? y.up : y.gate;
+        own.y_stride = y.n;
+        t.matrix = own.matrix;
+        t.product = &own;
+        t.y_row = t.row_begin;
+        t.y_output = y.first;
+        t.next = i ? weights_after(w, op, task) : weights_at(&products[1], at.panel);
+        w->c->ops.matmul(&t);
+    }
+    prefetch_next_stretches(w, op, task);
+    if (t.stretch > 0)
+        activate_stretches(w, op, &t, &y);
+    else
+        activate_rows(w, op, &t, &y);
 }
 
 static bool is_matmul(const struct op *op)
@@ -140,9 +205,11 @@ static void split_matmul(const struct compute *c, struct op *op, uint32_t n_prod
     uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
     uint32_t panels =
         op->n >= MANY_ROWS ? 2 : MIN(n_panels / (c->n_threads * TASKS_A_WORKER), MAX_PANELS);
-    op->u.matmul.panels_a_task = MAX(2, (panels + 1) / 2 * 2);
+    panels = MAX(2, (panels + 1) / 2 * 2);
+    op->u.matmul.n_stretches = op->n <= FEW_ROWS ? c->ops.n_stretches : 1;
+    op->u.matmul.panels_a_task = MAX(1, panels / op->u.matmul.n_stretches);
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
-        uint32_t n = op->u.matmul.products[i].matrix->n_panels;
+        uint32_t n = panels_to_cut(op, &op->u.matmul.products[i]);
         op->u.matmul.first_task[i + 1] =
             op->u.matmul.first_task[i] +
             (n + op->u.matmul.panels_a_task - 1) / op->u.matmul.panels_a_task;
@@ -187,7 +254,9 @@ void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
     split_matmul(c, op, 1);
     uint64_t kernel = MAX(c->ops.matmul_scratch(g->gate), c->ops.matmul_scratch(g->up));
     op->u.matmul.kernel_scratch = (kernel + 63) / 64 * 64;
-    step_need_scratch(c, op->u.matmul.kernel_scratch + (uint64_t)op->u.matmul.rows_a_task * 2 *
-                                                           op->u.matmul.panels_a_task *
-                                                           c->ops.panel * sizeof(float));
+    uint32_t n = op->u.matmul.panels_a_task * c->ops.panel; /* outputs of a row */
+    if (op->u.matmul.n_stretches > 1)
+        n = g->gate->n_outputs;
+    step_need_scratch(c, op->u.matmul.kernel_scratch +
+                             (uint64_t)op->u.matmul.rows_a_task * 2 * n * sizeof(float));
 }

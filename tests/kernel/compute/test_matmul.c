@@ -113,9 +113,10 @@ static void free_problem(struct problem *p)
     free(p->before);
 }
 
-/* Rows first to end - 1 as one batch. */
+/* Rows first to end - 1 as one batch; in_stretches: panels side by side, in two tasks. */
 static void solve(const struct compute_ops *ops, const struct problem *p,
-                  const struct compute_matrix *m, uint32_t first, uint32_t end, float *y)
+                  const struct compute_matrix *m, uint32_t first, uint32_t end, bool in_stretches,
+                  float *y)
 {
     struct compute_acts a;
     struct matmul_task t = {
@@ -130,6 +131,13 @@ static void solve(const struct compute_ops *ops, const struct problem *p,
         memcpy(y, p->before + (size_t)first * p->n, (size_t)(end - first) * p->n * 4);
     t.product = &product;
     t.scratch = test_alloc(ops->matmul_scratch(m) + 64);
+    if (in_stretches) {
+        t.stretch = (m->n_panels + ops->n_stretches - 1) / ops->n_stretches;
+        t.panel_end = t.stretch / 2;
+        ops->matmul(&t);
+        t.panel_begin = t.panel_end;
+        t.panel_end = t.stretch;
+    }
     ops->matmul(&t);
     free(t.scratch);
     free(a.memory);
@@ -145,8 +153,8 @@ static void compare(const struct compute_ops *ops, const struct compute_ops *ref
 
     test_pack(ref, p->type, p->n, p->k, p->weights, &r);
     test_pack(ops, p->type, p->n, p->k, p->weights, &m);
-    solve(ref, p, &r, 0, p->rows, want);
-    solve(ops, p, &m, 0, p->rows, got);
+    solve(ref, p, &r, 0, p->rows, false, want);
+    solve(ops, p, &m, 0, p->rows, false, got);
     if (memcmp(want, got, bytes))
         for (uint32_t i = 0; i < p->rows * p->n; i++)
             if (memcmp(&want[i], &got[i], 4)) {
@@ -158,8 +166,13 @@ static void compare(const struct compute_ops *ops, const struct compute_ops *ref
             }
     assert_memory_equal(got, want, bytes);
     for (uint32_t i = 0; i < p->rows; i += 1 + p->rows / 4) {
-        solve(ops, p, &m, i, i + 1, alone);
+        solve(ops, p, &m, i, i + 1, false, alone);
         assert_memory_equal(alone, want + (size_t)i * p->n, (size_t)p->n * 4);
+    }
+    for (uint32_t rows = 1; ops->n_stretches > 1 && rows <= p->rows; rows += 1 + rows / 4) {
+        memset(got, 0xFF, bytes);
+        solve(ops, p, &m, p->rows - rows, p->rows, true, got);
+        assert_memory_equal(got, want + (size_t)(p->rows - rows) * p->n, (size_t)rows * p->n * 4);
     }
     free(want);
     free(got);
@@ -207,7 +220,7 @@ static void test_one_hot(void **state)
         for (uint32_t at = 0; at < k; at++)
             p.x[(size_t)at * k + at] = 1;
         test_pack(&ref, p.type, n, k, p.weights, &m);
-        solve(&ref, &p, &m, 0, k, y);
+        solve(&ref, &p, &m, 0, k, false, y);
         for (uint32_t o = 0; o < n; o++) {
             ref.dequantise(p.type, p.weights + o * row_bytes, k, weights);
             for (uint32_t at = 0; at < k; at++)

@@ -569,6 +569,7 @@ const struct compute_ops REF_OPS = {
     .tile = 1,
     .attention_heads = 1,
     .strip_bytes = 256 << 10,
+    .n_stretches = 1,
 /* clang-format off */
 #define X(result, name, arguments) .name = REF(name),
     COMPUTE_OPS(X)

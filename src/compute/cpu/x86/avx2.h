@@ -33,6 +33,8 @@
  * product meanwhile. */
 #define KEEP(v) __asm__("" : "+x"(v))
 
+#define SIDE_BY_SIDE 4 /* panels that a kernel reads for FEW_ROWS rows; for more at most 2 */
+
 #define AVX2_PANEL 8
 #define AVX2_TILE 4
 #define AVX2_EACH_ROWS(X, ...)                                                                     \

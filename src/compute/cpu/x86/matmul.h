@@ -33,7 +33,7 @@ INLINE void add_groups(const struct kind k, const struct part *w, const struct A
 {
     UNROLL for (int g = first; g < first + n; g++)
     {
-        lanes_i v[2];
+        lanes_i v[SIDE_BY_SIDE];
         UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
         UNROLL for (int i = 0; i < rows; i++)
         {
@@ -52,7 +52,7 @@ INLINE void add_groups_s8(const struct kind k, const struct part *w, const struc
 
     UNROLL for (int g = first; g < first + n; g++)
     {
-        lanes_i v[2], u[2];
+        lanes_i v[SIDE_BY_SIDE], u[SIDE_BY_SIDE];
         UNROLL for (int p = 0; p < panels; p++)
         {
             v[p] = group(k, w[p].w, g);
@@ -85,10 +85,10 @@ INLINE void add_groups(const struct kind k, const struct part *w, const struct A
     }
     UNROLL for (int chain = first; chain < first + n; chain += most)
     {
-        lanes_i sum[2][TILE];
+        lanes_i sum[SIDE_BY_SIDE][TILE];
         UNROLL for (int g = chain; g < chain + most; g++)
         {
-            lanes_i v[2];
+            lanes_i v[SIDE_BY_SIDE];
             UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
             UNROLL for (int i = 0; i < rows; i++)
             {
@@ -114,7 +114,7 @@ INLINE void block(const struct kind k, const struct part *w, const struct ACTS_O
 
     UNROLL for (int h = 0; h < steps; h++)
     {
-        lanes_i a[2][TILE];
+        lanes_i a[SIDE_BY_SIDE][TILE];
         UNROLL for (int i = 0; i < rows; i++)
         {
             lanes_i start =
@@ -194,16 +194,17 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, struct prefetch p
                  const struct ACTS_OF(q8) * x, const struct ACTS_OF(outliers) * o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[TILE][LANES])
 {
-    _Alignas(64) float super[2][SUPER_BLOCKS][2][LANES];
-    const uint8_t *at[2] = {w[0], w[panels - 1]};
+    _Alignas(64) float super[SIDE_BY_SIDE][SUPER_BLOCKS][2][LANES];
+    const uint8_t *at[SIDE_BY_SIDE];
     uint32_t n_segments = segment_count(n_k);
 
+    UNROLL for (int p = 0; p < panels; p++) at[p] = w[p];
     for (uint32_t s = 0; s < n_segments; s++) {
-        lanes_f f[2][TILE];
+        lanes_f f[SIDE_BY_SIDE][TILE];
         UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
             F_ZERO();
         for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0; b--, x++) {
-            struct part now[2];
+            struct part now[SIDE_BY_SIDE];
             if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0)
                 UNROLL for (int p = 0; p < panels; p++)
                 {

@@ -60,10 +60,10 @@ INLINE void block_of_pairs(const struct kind k, const struct part *w, const stru
     UNROLL for (int h = 0; h < steps; h++)
     {
         const int start = k.form == WEIGHT_U5 ? AVX2_PAIRS_16 : AVX2_PAIRS_32_LOW + h;
-        __m256i sum[2][AVX2_TILE];
+        __m256i sum[SIDE_BY_SIDE][AVX2_TILE];
         UNROLL for (int g = h * groups; g < (h + 1) * groups; g++)
         {
-            __m256i v[2];
+            __m256i v[SIDE_BY_SIDE];
             UNROLL for (int p = 0; p < panels; p++) v[p] = group(k, w[p].w, g);
             UNROLL for (int i = 0; i < rows; i++)
             {
@@ -92,11 +92,11 @@ INLINE void block_of_bytes(const struct kind k, const struct part *w, const stru
                            const int rows, const int panels, float (*f)[AVX2_TILE][8])
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i a[2][AVX2_TILE];
+    __m256i a[SIDE_BY_SIDE][AVX2_TILE];
 
     UNROLL for (int g = 0; g < 8; g++)
     {
-        __m256i v[2], u[2];
+        __m256i v[SIDE_BY_SIDE], u[SIDE_BY_SIDE];
         UNROLL for (int p = 0; p < panels; p++)
         {
             v[p] = group(k, w[p].w, g);
@@ -123,11 +123,11 @@ INLINE void block_of_int16(const struct kind k, const struct part *w, const stru
                            const struct avx2_wide *wide, const int rows, const int panels,
                            float (*f)[AVX2_TILE][8])
 {
-    __m256i a[2][AVX2_TILE];
+    __m256i a[SIDE_BY_SIDE][AVX2_TILE];
 
     UNROLL for (int j = 0; j < 16; j++)
     {
-        __m256i v[2];
+        __m256i v[SIDE_BY_SIDE];
         UNROLL for (int p = 0; p < panels; p++) v[p] =
             _mm256_loadu_si256((const __m256i *)(w[p].w + 32 * j));
         UNROLL for (int i = 0; i < rows; i++)
@@ -227,18 +227,20 @@ INLINE void tile(const struct kind k, const uint8_t *const *w, struct prefetch p
                  const struct avx2_q8 *x, const struct avx2_outliers *o, uint32_t n_k,
                  const int rows, const int panels, float (*y)[AVX2_TILE][8])
 {
-    _Alignas(32) float f[2][AVX2_TILE][8], super[2][SUPER_BLOCKS][2][8];
-    const uint8_t *at[2] = {w[0], w[panels - 1]};
+    _Alignas(32) float f[SIDE_BY_SIDE][AVX2_TILE][8];
+    _Alignas(32) float super[SIDE_BY_SIDE][SUPER_BLOCKS][2][8];
+    const uint8_t *at[SIDE_BY_SIDE];
     const struct avx2_wide *wide = (const void *)(x + n_k / BLOCK);
     uint32_t n_segments = segment_count(n_k);
 
+    UNROLL for (int p = 0; p < panels; p++) at[p] = w[p];
     for (uint32_t s = 0; s < n_segments; s++) {
         for (int p = 0; p < panels; p++)
             for (int i = 0; i < rows; i++)
                 _mm256_store_ps(f[p][i], _mm256_setzero_ps());
         for (uint32_t b = segment_end(n_k, s) / BLOCK - s * (SEGMENT / BLOCK); b > 0;
              b--, x++, wide++) {
-            struct part now[2];
+            struct part now[SIDE_BY_SIDE];
             if (k.scales == SCALES_K && b % SUPER_BLOCKS == 0)
                 UNROLL for (int p = 0; p < panels; p++)
                 {

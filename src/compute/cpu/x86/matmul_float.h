@@ -23,22 +23,23 @@ INLINE void tile_i16(const uint8_t *const *w, struct prefetch prefetch, const vo
                      uint32_t n_k, const int rows, const int panels, float (*y)[TILE][LANES])
 {
     const struct ACTS_OF(i16) *x = acts;
-    const uint8_t *at[2] = {w[0], w[panels - 1]};
+    const uint8_t *at[SIDE_BY_SIDE];
     uint32_t n_segments = segment_count(n_k);
 
+    UNROLL for (int p = 0; p < panels; p++) at[p] = w[p];
     for (uint32_t s = 0; s < n_segments; s++) {
-        lanes_f f[2][TILE];
+        lanes_f f[SIDE_BY_SIDE][TILE];
         UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
             F_ZERO();
         uint32_t n = (segment_end(n_k, s) + BLOCK - 1) / BLOCK - s * (SEGMENT / BLOCK);
         for (; n > 0; n--, x++) {
             prefetch_lines(&prefetch);
-            lanes_i a[2][TILE];
+            lanes_i a[SIDE_BY_SIDE][TILE];
             UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) a[p][i] =
                 I_ZERO();
             UNROLL for (int j = 0; j < 16; j++)
             {
-                lanes_i v[2];
+                lanes_i v[SIDE_BY_SIDE];
                 UNROLL for (int p = 0; p < panels; p++) v[p] = I_LOAD(at[p] + j * LANE_BYTES);
                 UNROLL for (int i = 0; i < rows; i++)
                 {
@@ -68,11 +69,12 @@ INLINE void tile_i16(const uint8_t *const *w, struct prefetch prefetch, const vo
 INLINE void tile_f32(const uint8_t *const *w, struct prefetch prefetch, const void *acts,
                      uint32_t n_k, const int rows, const int panels, float (*y)[TILE][LANES])
 {
-    const float *x = acts, *at[2] = {(const float *)w[0], (const float *)w[panels - 1]};
+    const float *x = acts, *at[SIDE_BY_SIDE];
     uint32_t n_segments = segment_count(n_k);
 
+    UNROLL for (int p = 0; p < panels; p++) at[p] = (const float *)w[p];
     for (uint32_t s = 0; s < n_segments; s++) {
-        lanes_f f[2][TILE];
+        lanes_f f[SIDE_BY_SIDE][TILE];
         UNROLL for (int p = 0; p < panels; p++) UNROLL for (int i = 0; i < rows; i++) f[p][i] =
             F_ZERO();
         for (uint32_t n = segment_end(n_k, s) - s * SEGMENT; n > 0; n--, x += TILE) {
@@ -102,11 +104,16 @@ EACH_ROWS(INSTANCE, i16, 1)
 EACH_ROWS(INSTANCE, i16, 2)
 EACH_ROWS(INSTANCE, f32, 1)
 EACH_ROWS(INSTANCE, f32, 2)
+INSTANCE(1, i16, 4)
+INSTANCE(2, i16, 4)
+INSTANCE(1, f32, 4)
+INSTANCE(2, f32, 4)
 
 #define POINTER(rows, name, panels) name##_##rows##_##panels,
 static tile_kernel *const kernels[2][2][TILE] = {
     {{EACH_ROWS(POINTER, i16, 1)}, {EACH_ROWS(POINTER, i16, 2)}},
     {{EACH_ROWS(POINTER, f32, 1)}, {EACH_ROWS(POINTER, f32, 2)}},
 };
+static tile_kernel *const kernels_of_few[2][FEW_ROWS] = {{i16_1_4, i16_2_4}, {f32_1_4, f32_2_4}};
 
 #include "compute/cpu/x86/matmul_float_task.h"

@@ -17,6 +17,13 @@ typedef void tile_kernel(const uint8_t *const *w, struct prefetch prefetch,
 #define INSTANCES(name, ...)                                                                       \
     EACH_ROWS(INSTANCE, name, 1, __VA_ARGS__) EACH_ROWS(INSTANCE, name, 2, __VA_ARGS__)
 #define POINTER(rows, name, panels) name##_##rows##_##panels,
+/* Of FEW_ROWS rows, SIDE_BY_SIDE panels. */
+#define INSTANCES_OF_FEW(name, ...)                                                                \
+    INSTANCE(1, name, 4, __VA_ARGS__) INSTANCE(2, name, 4, __VA_ARGS__)
+#define KERNELS_OF_FEW(name)                                                                       \
+    {                                                                                              \
+        name##_1_4, name##_2_4                                                                     \
+    }
 /* By panels - 1, then rows - 1. */
 #define KERNELS(name)                                                                              \
     {                                                                                              \
@@ -50,19 +57,20 @@ typedef void tile_kernel(const uint8_t *const *w, struct prefetch prefetch,
     }
 
 PACKED_KINDS(INSTANCES)
+PACKED_KINDS(INSTANCES_OF_FEW)
 UNPACKED_KINDS(INSTANCES)
 PACKED_KINDS(UNPACK)
 
 static const struct kernels {
     enum dtype type;
-    tile_kernel *packed[2][TILE], *bytes[2][TILE];
+    tile_kernel *packed[2][TILE], *few[FEW_ROWS], *bytes[2][TILE];
     void (*unpack)(const uint8_t *w, uint32_t n_blocks, uint8_t *to);
 } kernels[] = {
-    {DTYPE_Q4_0, KERNELS(q4_0), KERNELS(bytes_q4_0), unpack_q4_0},
-    {DTYPE_Q4_1, KERNELS(q4_1), KERNELS(bytes_q4_m), unpack_q4_1},
-    {DTYPE_Q4_K, KERNELS(q4_k), KERNELS(bytes_q4_m), unpack_q4_k},
-    {DTYPE_Q5_0, KERNELS(q5_0), KERNELS(bytes_q5_0), unpack_q5_0},
-    {DTYPE_Q5_K, KERNELS(q5_k), KERNELS(bytes_q5_m), unpack_q5_k},
-    {DTYPE_Q6_K, KERNELS(q6_k), KERNELS(bytes_q6), unpack_q6_k},
-    {DTYPE_Q8_0, KERNELS(q8_0), KERNELS(bytes_q8), unpack_q8_0},
+    {DTYPE_Q4_0, KERNELS(q4_0), KERNELS_OF_FEW(q4_0), KERNELS(bytes_q4_0), unpack_q4_0},
+    {DTYPE_Q4_1, KERNELS(q4_1), KERNELS_OF_FEW(q4_1), KERNELS(bytes_q4_m), unpack_q4_1},
+    {DTYPE_Q4_K, KERNELS(q4_k), KERNELS_OF_FEW(q4_k), KERNELS(bytes_q4_m), unpack_q4_k},
+    {DTYPE_Q5_0, KERNELS(q5_0), KERNELS_OF_FEW(q5_0), KERNELS(bytes_q5_0), unpack_q5_0},
+    {DTYPE_Q5_K, KERNELS(q5_k), KERNELS_OF_FEW(q5_k), KERNELS(bytes_q5_m), unpack_q5_k},
+    {DTYPE_Q6_K, KERNELS(q6_k), KERNELS_OF_FEW(q6_k), KERNELS(bytes_q6), unpack_q6_k},
+    {DTYPE_Q8_0, KERNELS(q8_0), KERNELS_OF_FEW(q8_0), KERNELS(bytes_q8), unpack_q8_0},
 };

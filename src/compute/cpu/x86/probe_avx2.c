@@ -46,15 +46,13 @@ uint64_t avx2_peak(enum compute_unit unit, uint32_t rounds)
 
 void avx2_read(const void *data, uint64_t bytes)
 {
-    const __m256i *p = data;
-    __m256i sum[8];
+    const uint64_t apart = bytes / READ_STREAMS;
+    const uint8_t *p = data;
+    __m256i sum[2 * READ_STREAMS];
 
-    UNROLL for (int i = 0; i < 8; i++) sum[i] = _mm256_setzero_si256();
-    for (uint64_t n = bytes / 256; n > 0; n--, p += 8) {
-        UNROLL for (int i = 0; i < 4; i++)
-            _mm_prefetch((const char *)p + 2048 + 64 * i, _MM_HINT_T0);
-        UNROLL for (int i = 0; i < 8; i++) sum[i] =
-            _mm256_or_si256(sum[i], _mm256_loadu_si256(p + i));
-    }
-    UNROLL for (int i = 0; i < 8; i++) USE(sum[i]);
+    UNROLL for (int i = 0; i < 2 * READ_STREAMS; i++) sum[i] = _mm256_setzero_si256();
+    for (uint64_t n = apart / 64; n > 0; n--, p += 64)
+        UNROLL for (int i = 0; i < 2 * READ_STREAMS; i++) sum[i] = _mm256_or_si256(
+            sum[i], _mm256_loadu_si256((const __m256i *)(p + i / 2 * apart) + i % 2));
+    UNROLL for (int i = 0; i < 2 * READ_STREAMS; i++) USE(sum[i]);
 }

@@ -46,17 +46,15 @@ uint64_t avx512_peak(enum compute_unit unit, uint32_t rounds)
 
 void avx512_read(const void *data, uint64_t bytes)
 {
+    const uint64_t apart = bytes / READ_STREAMS;
     const uint8_t *p = data;
-    __m512i sum[4];
+    __m512i sum[READ_STREAMS];
 
-    UNROLL for (int i = 0; i < 4; i++) sum[i] = _mm512_setzero_si512();
-    for (uint64_t n = bytes / 256; n > 0; n--, p += 256)
-        UNROLL for (int i = 0; i < 4; i++)
-        {
-            _mm_prefetch((const char *)p + 2048 + 64 * i, _MM_HINT_T0);
-            sum[i] = _mm512_or_si512(sum[i], _mm512_loadu_si512(p + 64 * i));
-        }
-    UNROLL for (int i = 0; i < 4; i++) USE(sum[i]);
+    UNROLL for (int i = 0; i < READ_STREAMS; i++) sum[i] = _mm512_setzero_si512();
+    for (uint64_t n = apart / 64; n > 0; n--, p += 64)
+        UNROLL for (int i = 0; i < READ_STREAMS; i++) sum[i] =
+            _mm512_or_si512(sum[i], _mm512_loadu_si512(p + i * apart));
+    UNROLL for (int i = 0; i < READ_STREAMS; i++) USE(sum[i]);
 }
 
 #endif
