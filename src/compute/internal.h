@@ -21,7 +21,7 @@
 #define SMALL_BITS 0x1F800000u /* 2^-64: a block whose largest value is below is zero */
 #define LOG2_E 0x1.71547652b82fep+0
 #define MAX_PRODUCTS 4
-#define FEW_ROWS 2        /* of a matmul: memory bounds it, not arithmetic */
+#define FEW_ROWS 2        /* at most so many rows of a matmul wait for memory */
 #define TASKS_A_WORKER 16 /* aimed at, where there is enough to cut */
 
 static inline uint32_t float_bits(float x)
@@ -145,12 +145,12 @@ struct matmul_task {
     const struct compute_acts *acts;
     const struct compute_product *product;
     uint32_t panel_begin, panel_end;
-    /* Not 0: each panel stands for those so many, twice as many and so on behind it, too, as far
-     * as the matrix goes: they are read side by side. */
-    uint32_t stretch;
+    /* Not 0, with at most FEW_ROWS rows: behind each of its panels the task also has those so
+     * many, twice so many and so on further, to the matrix's end; they are read side by side. */
+    uint32_t stream_panels;
     uint32_t row_begin, row_end; /* row_begin is a multiple of the tile */
     void *scratch;
-    /* A hint: packed weights that the worker reads after the task's, or NULL. */
+    /* A hint: packed weights that the worker reads after the task's, or NULL. Streams need none. */
     const uint8_t *next;
     /* The row and the output that the product's y begins with: zeros, but for a y of the task's
      * own. */
@@ -221,8 +221,8 @@ struct attention_task {
     X(double, log_sum, (const float *z, uint32_t n, float zmax))                                   \
     /* Probes. Rounds of a dense stream of the unit's instructions: the operations done. */        \
     X(uint64_t, peak, (enum compute_unit unit, uint32_t rounds))                                   \
-    /* A multiple of 256 bytes. */                                                                 \
-    X(void, read, (const void *data, uint64_t bytes))
+    /* A multiple of 256 bytes: from front to back, with prefetches, or in streams. */             \
+    X(void, read, (const void *data, uint64_t bytes, bool in_streams))
 
 struct compute_ops {
     const char *name;
@@ -230,7 +230,7 @@ struct compute_ops {
     uint32_t tile;            /* rows of an activation tile */
     uint32_t attention_heads; /* the most (row, head) pairs that one attention task takes well */
     uint32_t strip_bytes;     /* of activations that stay near a core while the panels go by */
-    uint32_t n_stretches;     /* of a matrix that few rows read side by side; 1: one by one */
+    uint32_t n_streams;       /* of a matrix, read side by side by few rows; 1: it is read as one */
 #define X(result, name, arguments) result(*name) arguments;
     COMPUTE_OPS(X)
 #undef X
@@ -338,7 +338,9 @@ struct op {
             uint32_t n_products;
             enum compute_gate kind;  /* of a gated matmul */
             uint64_t kernel_scratch; /* behind which it keeps its outputs */
-            uint32_t n_stretches, panels_a_task, rows_a_task;
+            /* Of n_streams streams the first one's panels are cut into tasks; a task takes the same
+             * ones of all. */
+            uint32_t n_streams, panels_a_task, rows_a_task;
             uint32_t first_task[MAX_PRODUCTS + 1]; /* within a strip of rows */
             const struct op *next_matmul;          /* of the list, or NULL */
         } matmul;

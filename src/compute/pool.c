@@ -1,9 +1,9 @@
 /* The workers. All run the same list of operations. Each owns a stretch of an operation's tasks, so
- * that it reads one piece of the weights from front to back, and takes from the end of others'
- * stretches when its own is done. Between two operations they meet at a barrier that spins briefly,
- * yields, then sleeps; an operation of a single task is run there by the last to come, before it
- * lets the others go, and costs no barrier of its own. Which worker runs a task never changes a bit
- * (EXACTNESS 3). */
+ * that it reads its part of the weights, or of each of their streams, from front to back, and takes
+ * from the end of others' stretches when its own is done. Between two operations they meet at a
+ * barrier that spins briefly, yields, then sleeps; an operation of a single task is run there by
+ * the last to come, before it lets the others go, and costs no barrier of its own. Which worker
+ * runs a task never changes a bit (EXACTNESS 3). */
 #include "compute/internal.h"
 
 #include <pthread.h>

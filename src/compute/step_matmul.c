@@ -4,7 +4,7 @@
 #define MAX_PANELS 8
 #define MANY_ROWS 32  /* make a pair of panels long enough */
 #define ROWS_AHEAD 24 /* of what is copied are prefetched */
-#define LINES_AHEAD 8 /* of each stretch, before a matmul begins */
+#define LINES_AHEAD 8 /* of each stream, before a matmul begins */
 
 /* Where a task is: which product, from which panel and row on. */
 struct place {
@@ -26,10 +26,10 @@ static struct place place_of(const struct op *op, uint32_t task)
     };
 }
 
-/* The panels that are cut into tasks: the matrix's or, of stretches side by side, the first's. */
+/* The panels that are cut into tasks: the matrix's or, of streams side by side, the first's. */
 static uint32_t panels_to_cut(const struct op *op, const struct compute_product *p)
 {
-    return (p->matrix->n_panels + op->u.matmul.n_stretches - 1) / op->u.matmul.n_stretches;
+    return (p->matrix->n_panels + op->u.matmul.n_streams - 1) / op->u.matmul.n_streams;
 }
 
 static const uint8_t *weights_at(const struct compute_product *p, uint32_t panel)
@@ -44,31 +44,39 @@ static const uint8_t *weights_of(const struct op *op, uint32_t task)
     return weights_at(at.product, at.panel);
 }
 
+static bool is_last_of_own(const struct worker *w, const struct op *op, uint32_t task)
+{
+    const struct pool *p = w->c->pool;
+    const uint32_t end = pool_stretch(p, op, w->index + 1);
+
+    return task + 1 == end && pool_stretch(p, op, w->index) < end;
+}
+
 /* What a worker reads after a task of its own stretch: the next one's weights or, at the stretch's
  * end, those with which it begins the next matmul, so that they arrive during the operations
- * between the two. NULL: unknown. */
+ * between the two. NULL: unknown, or streams. */
 static const uint8_t *weights_after(const struct worker *w, const struct op *op, uint32_t task)
 {
     const struct pool *p = w->c->pool;
     const struct op *next = op->u.matmul.next_matmul;
-    const uint32_t end = pool_stretch(p, op, w->index + 1);
 
-    if (task < pool_stretch(p, op, w->index) || task >= end)
+    if (op->u.matmul.n_streams > 1 || task < pool_stretch(p, op, w->index) ||
+        task >= pool_stretch(p, op, w->index + 1))
         return NULL;
-    if (task + 1 < end)
+    if (!is_last_of_own(w, op, task))
         return weights_of(op, task + 1);
-    return next ? weights_of(next, pool_stretch(p, next, w->index)) : NULL;
+    return next && next->u.matmul.n_streams == 1 ? weights_of(next, pool_stretch(p, next, w->index))
+                                                 : NULL;
 }
 
-/* Behind the last task of a worker's own in a matmul, the lines with which it begins the next. */
-static void prefetch_next_stretches(const struct worker *w, const struct op *op, uint32_t task)
+/* The same of a next matmul with streams: the first lines of each, behind the last task before. */
+static void prefetch_next_streams(const struct worker *w, const struct op *op, uint32_t task)
 {
-    const struct pool *p = w->c->pool;
     const struct op *next = op->u.matmul.next_matmul;
 
-    if (!next || op->u.matmul.n_stretches == 1 || task + 1 != pool_stretch(p, op, w->index + 1))
+    if (!next || next->u.matmul.n_streams == 1 || !is_last_of_own(w, op, task))
         return;
-    const struct place at = place_of(next, pool_stretch(p, next, w->index));
+    const struct place at = place_of(next, pool_stretch(w->c->pool, next, w->index));
     const uint32_t apart = panels_to_cut(next, at.product);
     for (uint32_t i = at.panel; i < at.product->matrix->n_panels; i += apart)
         for (uint32_t line = 0; line < LINES_AHEAD; line++)
@@ -85,7 +93,7 @@ static struct matmul_task matmul_task(struct worker *w, const struct op *op, str
         .product = at.product,
         .panel_begin = at.panel,
         .panel_end = MIN(at.panel + op->u.matmul.panels_a_task, n_panels),
-        .stretch = op->u.matmul.n_stretches > 1 ? n_panels : 0,
+        .stream_panels = op->u.matmul.n_streams > 1 ? n_panels : 0,
         .row_begin = at.row,
         .row_end = MIN(at.row + op->u.matmul.rows_a_task, op->n),
         .scratch = w->scratch,
@@ -98,7 +106,7 @@ static void run_matmul(struct worker *w, struct op *op, uint32_t task)
 
     t.next = weights_after(w, op, task);
     w->c->ops.matmul(&t);
-    prefetch_next_stretches(w, op, task);
+    prefetch_next_streams(w, op, task);
 }
 
 /* What a gated matmul's task has in scratch memory: of each row n outputs from `first` on. */
@@ -107,16 +115,16 @@ struct gated_rows {
     uint32_t first, n;
 };
 
-/* Few outputs of each stretch of a row at a time, for they are not neighbours. */
-static void activate_stretches(const struct worker *w, const struct op *op,
-                               const struct matmul_task *t, const struct gated_rows *y)
+/* Few outputs of each stream of a row at a time, for they are not neighbours. */
+static void activate_streams(const struct worker *w, const struct op *op,
+                             const struct matmul_task *t, const struct gated_rows *y)
 {
     const struct compute_product *to = &op->u.matmul.products[0];
     const uint32_t panel = w->c->ops.panel, begin = t->panel_begin * panel,
                    n = (t->panel_end - t->panel_begin) * panel;
 
     for (uint32_t row = t->row_begin; row < t->row_end; row++)
-        for (uint32_t i = begin; i < y->n; i += t->stretch * panel) {
+        for (uint32_t i = begin; i < y->n; i += t->stream_panels * panel) {
             uint64_t at = (uint64_t)(row - t->row_begin) * y->n + i;
             w->c->ops.gated(op->u.matmul.kind, y->gate + at, y->up + at, MIN(n, y->n - i),
                             to->y + (uint64_t)row * to->y_stride + i);
@@ -149,7 +157,7 @@ static void run_gated(struct worker *w, struct op *op, uint32_t task)
     struct gated_rows y = {.gate = (float *)((uint8_t *)w->scratch + op->u.matmul.kernel_scratch),
                            .n = n_outputs};
 
-    if (t.stretch == 0) {
+    if (t.stream_panels == 0) {
         y.first = t.panel_begin * w->c->ops.panel;
         y.n = MIN(t.panel_end * w->c->ops.panel, n_outputs) - y.first;
     }
@@ -165,9 +173,9 @@ static void run_gated(struct worker *w, struct op *op, uint32_t task)
         t.next = i ? weights_after(w, op, task) : weights_at(&products[1], at.panel);
         w->c->ops.matmul(&t);
     }
-    prefetch_next_stretches(w, op, task);
-    if (t.stretch > 0)
-        activate_stretches(w, op, &t, &y);
+    prefetch_next_streams(w, op, task);
+    if (t.stream_panels > 0)
+        activate_streams(w, op, &t, &y);
     else
         activate_rows(w, op, &t, &y);
 }
@@ -205,9 +213,11 @@ static void split_matmul(const struct compute *c, struct op *op, uint32_t n_prod
     uint32_t strips = (op->n + op->u.matmul.rows_a_task - 1) / op->u.matmul.rows_a_task;
     uint32_t panels =
         op->n >= MANY_ROWS ? 2 : MIN(n_panels / (c->n_threads * TASKS_A_WORKER), MAX_PANELS);
+    op->u.matmul.n_streams = op->n <= FEW_ROWS ? c->ops.n_streams : 1;
+    while (op->u.matmul.n_streams > 1 && n_panels < 2 * op->u.matmul.n_streams * c->n_threads)
+        op->u.matmul.n_streams /= 2; /* or not every worker would have some */
     panels = MAX(2, (panels + 1) / 2 * 2);
-    op->u.matmul.n_stretches = op->n <= FEW_ROWS ? c->ops.n_stretches : 1;
-    op->u.matmul.panels_a_task = MAX(1, panels / op->u.matmul.n_stretches);
+    op->u.matmul.panels_a_task = MAX(1, panels / op->u.matmul.n_streams);
     for (uint32_t i = 0; i < op->u.matmul.n_products; i++) {
         uint32_t n = panels_to_cut(op, &op->u.matmul.products[i]);
         op->u.matmul.first_task[i + 1] =
@@ -255,8 +265,9 @@ void compute_gated_matmul(struct compute *c, const struct compute_acts *acts,
     uint64_t kernel = MAX(c->ops.matmul_scratch(g->gate), c->ops.matmul_scratch(g->up));
     op->u.matmul.kernel_scratch = (kernel + 63) / 64 * 64;
     uint32_t n = op->u.matmul.panels_a_task * c->ops.panel; /* outputs of a row */
-    if (op->u.matmul.n_stretches > 1)
+    if (op->u.matmul.n_streams > 1)
         n = g->gate->n_outputs;
-    step_need_scratch(c, op->u.matmul.kernel_scratch +
-                             (uint64_t)op->u.matmul.rows_a_task * 2 * n * sizeof(float));
+    step_need_scratch(c,
+                      op->u.matmul.kernel_scratch +
+                          (uint64_t)MIN(op->u.matmul.rows_a_task, op->n) * 2 * n * sizeof(float));
 }

@@ -83,7 +83,7 @@ static void make_problem(struct problem *p, enum dtype type, uint32_t style, uin
 
     p->type = type;
     p->rows = 1 + random_below(seed, style ? 14 : 40);
-    p->n = 1 + random_below(seed, style ? 20 : 70);
+    p->n = 1 + random_below(seed, style ? 40 : 150);
     p->k = unit * (1 + random_below(seed, (unit == 256 ? 7u : 1700 / unit)));
     uint64_t row_bytes = (uint64_t)p->k / dtype_block_values(type) * dtype_block_bytes(type),
              bytes = row_bytes * p->n;
@@ -113,9 +113,9 @@ static void free_problem(struct problem *p)
     free(p->before);
 }
 
-/* Rows first to end - 1 as one batch; in_stretches: panels side by side, in two tasks. */
+/* Rows first to end - 1 as one batch; in_streams: at most FEW_ROWS of them, in two tasks. */
 static void solve(const struct compute_ops *ops, const struct problem *p,
-                  const struct compute_matrix *m, uint32_t first, uint32_t end, bool in_stretches,
+                  const struct compute_matrix *m, uint32_t first, uint32_t end, bool in_streams,
                   float *y)
 {
     struct compute_acts a;
@@ -131,12 +131,12 @@ static void solve(const struct compute_ops *ops, const struct problem *p,
         memcpy(y, p->before + (size_t)first * p->n, (size_t)(end - first) * p->n * 4);
     t.product = &product;
     t.scratch = test_alloc(ops->matmul_scratch(m) + 64);
-    if (in_stretches) {
-        t.stretch = (m->n_panels + ops->n_stretches - 1) / ops->n_stretches;
-        t.panel_end = t.stretch / 2;
+    if (in_streams) {
+        t.stream_panels = (m->n_panels + ops->n_streams - 1) / ops->n_streams;
+        t.panel_end = t.stream_panels / 2;
         ops->matmul(&t);
         t.panel_begin = t.panel_end;
-        t.panel_end = t.stretch;
+        t.panel_end = t.stream_panels;
     }
     ops->matmul(&t);
     free(t.scratch);
@@ -169,7 +169,7 @@ static void compare(const struct compute_ops *ops, const struct compute_ops *ref
         solve(ops, p, &m, i, i + 1, false, alone);
         assert_memory_equal(alone, want + (size_t)i * p->n, (size_t)p->n * 4);
     }
-    for (uint32_t rows = 1; ops->n_stretches > 1 && rows <= p->rows; rows += 1 + rows / 4) {
+    for (uint32_t rows = 1; ops->n_streams > 1 && rows <= MIN(p->rows, FEW_ROWS); rows++) {
         memset(got, 0xFF, bytes);
         solve(ops, p, &m, p->rows - rows, p->rows, true, got);
         assert_memory_equal(got, want + (size_t)(p->rows - rows) * p->n, (size_t)rows * p->n * 4);

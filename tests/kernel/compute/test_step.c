@@ -83,17 +83,17 @@ static struct compute_product product(const struct gated_problem *p, int i, floa
 }
 
 /* Two products and then the activation, each an operation of its own: want. */
-static void solve_apart(struct gated_problem *p)
+static void solve_apart(struct gated_problem *p, uint32_t rows)
 {
-    struct compute_batch batch = {.n_rows = MANY, .bad = p->bad};
+    struct compute_batch batch = {.n_rows = rows, .bad = p->bad};
     struct compute_product both[] = {product(p, 0, p->alone[0]), product(p, 1, p->alone[1])};
 
     memset(p->want, 0xFF, y_bytes(p, MANY));
     compute_step_begin(p->c, &batch);
-    compute_activate(p->c, p->x, NULL, MANY, p->acts);
+    compute_activate(p->c, p->x, NULL, rows, p->acts);
     compute_matmul(p->c, p->acts, both, 2);
     assert_int_equal(compute_step_end(p->c), STATUS_OK);
-    for (uint32_t i = 0; i < MANY; i++) {
+    for (uint32_t i = 0; i < rows; i++) {
         uint64_t at = (uint64_t)i * (p->n + GUARD);
         p->c->ops.gated(p->kind, p->alone[0] + at, p->alone[1] + at, p->n, p->want + at);
     }
@@ -116,12 +116,13 @@ static void check_gated(struct gated_problem *p, uint32_t rows)
         assert_false(p->bad[i]);
 }
 
+static const enum dtype types[][2] = {{DTYPE_Q4_K, DTYPE_Q6_K},
+                                      {DTYPE_Q8_0, DTYPE_Q8_0},
+                                      {DTYPE_BF16, DTYPE_F16},
+                                      {DTYPE_F32, DTYPE_Q4_1}};
+
 static void check_shapes(struct compute *c)
 {
-    static const enum dtype types[][2] = {{DTYPE_Q4_K, DTYPE_Q6_K},
-                                          {DTYPE_Q8_0, DTYPE_Q8_0},
-                                          {DTYPE_BF16, DTYPE_F16},
-                                          {DTYPE_F32, DTYPE_Q4_1}};
     static const uint32_t outputs[] = {5, 16, 33, 600}, rows[] = {MANY, 33, 5, 2, 1};
     uint64_t seed = 19;
 
@@ -133,11 +134,85 @@ static void check_shapes(struct compute *c)
                                       .k = 256,
                                       .kind = j % 2 ? COMPUTE_GELU : COMPUTE_SILU};
             make_gated(&p, &seed);
-            solve_apart(&p);
+            solve_apart(&p, MANY);
             for (size_t r = 0; r < ARRAY_LENGTH(rows); r++)
                 check_gated(&p, rows[r]);
             free_gated(&p);
         }
+}
+
+/* Streams so long that a task has several panels of each: a row or two against three, which have
+ * none. */
+static void check_streams(struct compute *c)
+{
+    uint64_t seed = 23;
+
+    for (size_t i = 0; i < ARRAY_LENGTH(types); i++) {
+        struct gated_problem p = {.c = c, .types = {types[i][0], types[i][1]}, .n = 1801, .k = 256};
+        make_gated(&p, &seed);
+        solve_apart(&p, FEW_ROWS + 1);
+        for (uint32_t rows = FEW_ROWS; rows > 0; rows--)
+            check_gated(&p, rows);
+        free_gated(&p);
+    }
+}
+
+/* Products of one operation, whose matrices have streams of their own lengths. */
+static void check_products(struct compute *c)
+{
+    enum { N = 3, K = 256, ROWS = FEW_ROWS + 1 };
+    static const uint32_t outputs[N] = {33, 600, 5};
+    static const enum dtype of[N] = {DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_Q5_K};
+    struct compute_source sources[N];
+    struct compute_matrix *matrices[N];
+    struct compute_product products[N];
+    struct compute_acts *acts;
+    void *weights[N];
+    float *want[N], *got[N], x[ROWS * K];
+    uint8_t bad[ROWS];
+    uint64_t seed = 29;
+
+    selftest_values(&seed, x, ROWS * K);
+    for (int i = 0; i < N; i++) {
+        uint64_t bytes =
+            (uint64_t)outputs[i] * K / dtype_block_values(of[i]) * dtype_block_bytes(of[i]);
+        weights[i] = test_alloc(bytes);
+        selftest_weights(of[i], &seed, weights[i], bytes);
+        sources[i] = (struct compute_source){.name = "part",
+                                             .type = of[i],
+                                             .data = weights[i],
+                                             .n_outputs = outputs[i],
+                                             .k = K,
+                                             .out = &matrices[i]};
+        want[i] = test_alloc(ROWS * outputs[i] * sizeof(float));
+        got[i] = test_alloc(ROWS * outputs[i] * sizeof(float));
+    }
+    assert_int_equal(compute_matrices_create(c, sources, N, NULL), STATUS_OK);
+    assert_int_equal(
+        compute_acts_create(c, ROWS, K, (const struct compute_matrix *const *)matrices, N, &acts),
+        STATUS_OK);
+    for (uint32_t rows = ROWS; rows > 0; rows--) {
+        struct compute_batch batch = {.n_rows = rows, .bad = bad};
+        for (int i = 0; i < N; i++) {
+            float *y = rows == ROWS ? want[i] : got[i];
+            memset(y, 0xFF, ROWS * outputs[i] * sizeof(float));
+            products[i] =
+                (struct compute_product){.matrix = matrices[i], .y = y, .y_stride = outputs[i]};
+        }
+        compute_step_begin(c, &batch);
+        compute_activate(c, x, NULL, rows, acts);
+        compute_matmul(c, acts, products, N);
+        assert_int_equal(compute_step_end(c), STATUS_OK);
+        for (int i = 0; rows < ROWS && i < N; i++)
+            assert_memory_equal(got[i], want[i], rows * outputs[i] * sizeof(float));
+    }
+    compute_acts_destroy(c, &acts);
+    for (int i = 0; i < N; i++) {
+        compute_matrix_destroy(c, &matrices[i]);
+        free(weights[i]);
+        free(want[i]);
+        free(got[i]);
+    }
 }
 
 static void test_gated(void **state)
@@ -157,9 +232,27 @@ static void test_gated(void **state)
         }
 }
 
+static void test_few_rows(void **state)
+{
+    struct compute_ops ops;
+
+    (void)state;
+    for_each_tier (tier, &ops)
+        for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
+            struct compute *c;
+            assert_int_equal(compute_create(n_threads, NULL, &c), STATUS_OK);
+            c->ops = ops;
+            check_products(c);
+            if (n_threads == 1)
+                check_streams(c);
+            compute_destroy(&c);
+        }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gated)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gated),
+                                       cmocka_unit_test(test_few_rows)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

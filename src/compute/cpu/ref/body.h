@@ -553,11 +553,12 @@ static uint64_t REF(peak)(enum compute_unit unit, uint32_t rounds)
     return (uint64_t)rounds * 32;
 }
 
-static void REF(read)(const void *data, uint64_t bytes)
+static void REF(read)(const void *data, uint64_t bytes, bool in_streams)
 {
     const uint64_t *p = data;
     uint64_t sum = 0;
 
+    (void)in_streams;
     for (uint64_t i = 0; i < bytes / 8; i++)
         sum |= p[i];
     __asm__ volatile("" : : "r"(sum));
@@ -569,7 +570,7 @@ const struct compute_ops REF_OPS = {
     .tile = 1,
     .attention_heads = 1,
     .strip_bytes = 256 << 10,
-    .n_stretches = 1,
+    .n_streams = 1,
 /* clang-format off */
 #define X(result, name, arguments) .name = REF(name),
     COMPUTE_OPS(X)

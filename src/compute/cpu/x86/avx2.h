@@ -150,7 +150,7 @@ bool avx2_all_valid(const float *z, uint32_t n);
 float avx2_maximum(const float *z, uint32_t n);
 void avx2_sample_weights(const float *z, uint32_t n, float zmax, float scale, uint32_t *w);
 uint64_t avx2_peak(enum compute_unit unit, uint32_t rounds);
-void avx2_read(const void *data, uint64_t bytes);
+void avx2_read(const void *data, uint64_t bytes, bool in_streams);
 double avx2_log_sum(const float *z, uint32_t n, float zmax);
 
 #endif

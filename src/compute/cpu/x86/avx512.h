@@ -24,6 +24,6 @@ uint64_t avx512_matmul_scratch(const struct compute_matrix *m);
 void avx512_attention(const struct attention_task *t);
 void avx512_attention_merge(const float *parts, uint32_t n, uint32_t head_dim, float *out);
 uint64_t avx512_peak(enum compute_unit unit, uint32_t rounds);
-void avx512_read(const void *data, uint64_t bytes);
+void avx512_read(const void *data, uint64_t bytes, bool in_streams);
 
 #endif

@@ -3,7 +3,8 @@
  * order is free; the chain over steps is not.
  *
  * The sum starts at 0x4B400000 less the offset's share and is a float's bits at the end: the tail
- * is two fma. Few rows read packed weights straight; many have them unpacked to bytes once for all.
+ * is two fma. Fewer rows than rows_worth_unpacking() read packed weights straight; more have them
+ * unpacked to bytes once for all.
  * The small scales of a K-quant's super-block become f32 before its blocks.
  *
  * The text of matmul_avx512vnni.c, matmul_avx512.c and matmul_avxvnni.c, in the words of

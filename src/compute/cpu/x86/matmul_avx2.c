@@ -3,8 +3,9 @@
  * order is free; the chain over steps is not.
  *
  * The products of a step of 4- to 6-bit weights are summed in 16 bits. 8-bit weights multiply as
- * |w| and x with w's sign, a pair of which stays below 2^15, or, unpacked, as 16 bits. A few rows
- * read packed weights straight; many have them unpacked to bytes (8 bits: to 16 bits) once for all.
+ * |w| and x with w's sign, a pair of which stays below 2^15, or, unpacked, as 16 bits. Fewer rows
+ * than rows_worth_unpacking() read packed weights straight; more have them unpacked to bytes (8
+ * bits: to 16 bits) once for all.
  * The small scales of a K-quant's super-block become f32 before its blocks. */
 #include "compute/cpu/x86/avx2.h"
 #include "compute/cpu/x86/vector256.h"

@@ -17,7 +17,7 @@ typedef void tile_kernel(const uint8_t *const *w, struct prefetch prefetch,
 #define INSTANCES(name, ...)                                                                       \
     EACH_ROWS(INSTANCE, name, 1, __VA_ARGS__) EACH_ROWS(INSTANCE, name, 2, __VA_ARGS__)
 #define POINTER(rows, name, panels) name##_##rows##_##panels,
-/* Of FEW_ROWS rows, SIDE_BY_SIDE panels. */
+/* Of up to FEW_ROWS rows, SIDE_BY_SIDE panels. */
 #define INSTANCES_OF_FEW(name, ...)                                                                \
     INSTANCE(1, name, 4, __VA_ARGS__) INSTANCE(2, name, 4, __VA_ARGS__)
 #define KERNELS_OF_FEW(name)                                                                       \

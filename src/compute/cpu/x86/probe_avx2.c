@@ -44,15 +44,24 @@ uint64_t avx2_peak(enum compute_unit unit, uint32_t rounds)
                                        : float_peak(rounds);
 }
 
-void avx2_read(const void *data, uint64_t bytes)
+void avx2_read(const void *data, uint64_t bytes, bool in_streams)
 {
     const uint64_t apart = bytes / READ_STREAMS;
     const uint8_t *p = data;
-    __m256i sum[2 * READ_STREAMS];
+    __m256i sum[8];
 
-    UNROLL for (int i = 0; i < 2 * READ_STREAMS; i++) sum[i] = _mm256_setzero_si256();
-    for (uint64_t n = apart / 64; n > 0; n--, p += 64)
-        UNROLL for (int i = 0; i < 2 * READ_STREAMS; i++) sum[i] = _mm256_or_si256(
-            sum[i], _mm256_loadu_si256((const __m256i *)(p + i / 2 * apart) + i % 2));
-    UNROLL for (int i = 0; i < 2 * READ_STREAMS; i++) USE(sum[i]);
+    UNROLL for (int i = 0; i < 8; i++) sum[i] = _mm256_setzero_si256();
+    if (in_streams) {
+        for (uint64_t n = apart / 64; n > 0; n--, p += 64)
+            UNROLL for (int i = 0; i < 8; i++) sum[i] = _mm256_or_si256(
+                sum[i], _mm256_loadu_si256((const __m256i *)(p + i / 2 * apart) + i % 2));
+    } else {
+        for (uint64_t n = bytes / 256; n > 0; n--, p += 256) {
+            UNROLL for (int i = 0; i < 4; i++)
+                _mm_prefetch((const char *)p + READ_AHEAD + 64 * i, _MM_HINT_T0);
+            UNROLL for (int i = 0; i < 8; i++) sum[i] =
+                _mm256_or_si256(sum[i], _mm256_loadu_si256((const __m256i *)p + i));
+        }
+    }
+    UNROLL for (int i = 0; i < 8; i++) USE(sum[i]);
 }

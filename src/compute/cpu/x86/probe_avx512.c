@@ -44,17 +44,26 @@ uint64_t avx512_peak(enum compute_unit unit, uint32_t rounds)
     return unit == COMPUTE_FMA_F32 ? float_peak(rounds) : integer_peak(unit, rounds);
 }
 
-void avx512_read(const void *data, uint64_t bytes)
+void avx512_read(const void *data, uint64_t bytes, bool in_streams)
 {
     const uint64_t apart = bytes / READ_STREAMS;
     const uint8_t *p = data;
-    __m512i sum[READ_STREAMS];
+    __m512i sum[4];
 
-    UNROLL for (int i = 0; i < READ_STREAMS; i++) sum[i] = _mm512_setzero_si512();
-    for (uint64_t n = apart / 64; n > 0; n--, p += 64)
-        UNROLL for (int i = 0; i < READ_STREAMS; i++) sum[i] =
-            _mm512_or_si512(sum[i], _mm512_loadu_si512(p + i * apart));
-    UNROLL for (int i = 0; i < READ_STREAMS; i++) USE(sum[i]);
+    UNROLL for (int i = 0; i < 4; i++) sum[i] = _mm512_setzero_si512();
+    if (in_streams) {
+        for (uint64_t n = apart / 64; n > 0; n--, p += 64)
+            UNROLL for (int i = 0; i < 4; i++) sum[i] =
+                _mm512_or_si512(sum[i], _mm512_loadu_si512(p + i * apart));
+    } else {
+        for (uint64_t n = bytes / 256; n > 0; n--, p += 256)
+            UNROLL for (int i = 0; i < 4; i++)
+            {
+                _mm_prefetch((const char *)p + READ_AHEAD + 64 * i, _MM_HINT_T0);
+                sum[i] = _mm512_or_si512(sum[i], _mm512_loadu_si512(p + 64 * i));
+            }
+    }
+    UNROLL for (int i = 0; i < 4; i++) USE(sum[i]);
 }
 
 #endif

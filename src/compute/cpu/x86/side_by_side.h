@@ -1,14 +1,16 @@
 /* Which panels of a task a kernel reads side by side: two neighbours or, when few rows read them,
- * one of each stretch of the matrix. Few rows wait for memory, and the CPU's own prefetcher, which
+ * one of each stream of the matrix. Few rows wait for memory, and the CPU's own prefetcher, which
  * follows several streams that go on for long, is faster then than any instructions that ask for
- * lines: a row reads 1.2 to 1.4 times as fast as from pairs with prefetches (Zen 3).
+ * lines: a row reads 1.2 to 1.4 times as fast as from pairs with prefetches (measured on Zen 3).
  *
  * Text of matmul_task.h and matmul_float_task.h. */
+_Static_assert(SIDE_BY_SIDE == 4 && FEW_ROWS == 2, "these kernels are written out one by one");
+
 struct side_by_side {
     const uint8_t *w[SIDE_BY_SIDE];
     uint32_t n;            /* 1, 2 or SIDE_BY_SIDE */
     uint32_t first, apart; /* panels first, first + apart, ... */
-    uint32_t of_stretch;   /* where in a stretch they are */
+    uint32_t at_in_stream; /* which of a stream's panels they are */
 };
 
 /* The next ones, or the first if p->n is 0; false when there are none left. */
@@ -18,17 +20,17 @@ INLINE bool next_panels(const struct matmul_task *t, struct side_by_side *p)
     uint32_t end = t->panel_end, most = 2;
 
     if (p->n == 0)
-        p->first = p->of_stretch = t->panel_begin;
+        p->first = p->at_in_stream = t->panel_begin;
     p->first += p->n * p->apart;
     p->apart = 1;
-    if (t->stretch > 0) {
+    if (t->stream_panels > 0) {
         if (p->first >= m->n_panels)
-            p->first = ++p->of_stretch;
-        if (p->of_stretch >= end)
+            p->first = ++p->at_in_stream;
+        if (p->at_in_stream >= end)
             return false;
-        p->apart = t->stretch;
+        p->apart = t->stream_panels;
         end = m->n_panels;
-        most = t->row_end - t->row_begin <= FEW_ROWS ? SIDE_BY_SIDE : 2;
+        most = SIDE_BY_SIDE;
     } else if (p->first >= end) {
         return false;
     }
@@ -39,14 +41,15 @@ INLINE bool next_panels(const struct matmul_task *t, struct side_by_side *p)
     return true;
 }
 
-/* What a worker reads after them, to be prefetched, or NULL: stretches go on by themselves. */
+/* What a worker reads after them, to be prefetched, or NULL: streams go on by themselves. */
 INLINE const uint8_t *after_panels(const struct matmul_task *t, const struct side_by_side *p)
 {
-    if (t->stretch > 0)
+    if (t->stream_panels > 0)
         return NULL;
     return p->first + p->n < t->panel_end ? p->w[p->n - 1] + t->matrix->panel_bytes : t->next;
 }
 
+/* The outputs of a row or two, whose panels are far apart, are few lines and stay warm. */
 INLINE void prefetch_outputs_of(const struct matmul_task *t, const struct side_by_side *p,
                                 uint32_t row, uint32_t rows)
 {

@@ -7,7 +7,7 @@ void compute_tier_avx2(struct compute_ops *ops)
     ops->tile = AVX2_TILE;
     ops->attention_heads = ATTENTION_PAIRS;
     ops->strip_bytes = 2 << 20; /* unpacking a panel anew costs more than activations out of L3 */
-    ops->n_stretches = SIDE_BY_SIDE;
+    ops->n_streams = SIDE_BY_SIDE;
     ops->panel_bytes = avx2_panel_bytes;
     ops->pack = avx2_pack;
     ops->halves = avx2_halves;
