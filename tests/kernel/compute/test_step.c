@@ -215,7 +215,7 @@ static void check_products(struct compute *c)
     }
 }
 
-static void test_gated(void **state)
+static void test_tiers(void **state)
 {
     struct compute_ops ops;
 
@@ -226,33 +226,18 @@ static void test_gated(void **state)
             assert_int_equal(compute_create(n_threads, NULL, &c), STATUS_OK);
             c->ops = ops;
             check_shapes(c);
+            check_products(c);
+            if (n_threads == 1)
+                check_streams(c);
             c->ops.strip_bytes = 1; /* strips of as few rows as can be */
             check_shapes(c);
             compute_destroy(&c);
         }
 }
 
-static void test_few_rows(void **state)
-{
-    struct compute_ops ops;
-
-    (void)state;
-    for_each_tier (tier, &ops)
-        for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
-            struct compute *c;
-            assert_int_equal(compute_create(n_threads, NULL, &c), STATUS_OK);
-            c->ops = ops;
-            check_products(c);
-            if (n_threads == 1)
-                check_streams(c);
-            compute_destroy(&c);
-        }
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gated),
-                                       cmocka_unit_test(test_few_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tiers)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
