@@ -149,38 +149,40 @@ struct bench {
 
 /* A row or two of a matrix whose every panel is the first one of t's, in streams of two panels: the
  * last one of them lacks a panel, so that 4, 2 and 1 are read side by side. As in b->y. */
-static bool same_in_streams(const struct bench *b, struct matmul_task t)
+static enum status check_streams(struct bench *b, struct matmul_task t)
 {
-    const uint32_t n_panels = 2 * b->ops->n_streams - 1, n = n_panels * b->ops->panel;
+    const uint32_t panel = b->ops->panel, n_panels = 2 * b->ops->n_streams - 1,
+                   n = n_panels * panel;
     const uint64_t panel_bytes = t.matrix->panel_bytes;
     struct compute_matrix m = *t.matrix;
-    float *y = malloc(sizeof *y * FEW_ROWS * n);
-    struct compute_product product = {.y = y, .y_stride = n};
-    bool same = true;
 
-    if (b->ops->n_streams == 1) {
-        free(y);
-        return true;
-    }
+    if (b->ops->n_streams == 1)
+        return STATUS_OK;
     m.n_panels = n_panels;
     m.n_outputs = n;
     m.data = aligned_alloc(64, (n_panels * panel_bytes + 63) / 64 * 64);
-    for (uint32_t i = 0; y && m.data && i < n_panels; i++)
+    float *y = malloc(sizeof *y * FEW_ROWS * n);
+    if (!m.data || !y) {
+        free(m.data);
+        free(y);
+        return fail(STATUS_NO_MEMORY, "no memory for the self test");
+    }
+    for (uint32_t i = 0; i < n_panels; i++)
         memcpy(m.data + i * panel_bytes, t.matrix->data, panel_bytes);
+    struct compute_product product = {.y = y, .y_stride = n};
     t.matrix = &m;
     t.product = &product;
     t.stream_panels = t.panel_end = 2;
-    for (t.row_end = 1; y && m.data && t.row_end <= FEW_ROWS; t.row_end++) {
+    for (t.row_end = 1; t.row_end <= FEW_ROWS; t.row_end++) {
         memset(y, 0xFF, sizeof *y * FEW_ROWS * n);
         b->ops->matmul(&t);
         for (uint32_t i = 0; i < t.row_end * n_panels; i++)
-            same &= memcmp(y + i * b->ops->panel, b->y + i / n_panels * OUTPUTS,
-                           sizeof *y * b->ops->panel) == 0;
+            expect(&b->hash,
+                   memcmp(y + i * panel, b->y + i / n_panels * OUTPUTS, sizeof *y * panel) == 0);
     }
-    same &= y && m.data;
-    free(y);
     free(m.data);
-    return same;
+    free(y);
+    return STATUS_OK;
 }
 
 static enum status check_matrix(struct bench *b, enum dtype type)
@@ -216,7 +218,9 @@ static enum status check_matrix(struct bench *b, enum dtype type)
                             .scratch = b->scratch};
     b->ops->matmul(&t);
     hash_words(&b->hash, b->y, ROWS * OUTPUTS);
-    expect(&b->hash, same_in_streams(b, t));
+    status = check_streams(b, t);
+    if (status != STATUS_OK)
+        goto out;
     t.row_end = 1; /* and what one row alone takes */
     b->ops->matmul(&t);
     hash_words(&b->hash, b->y, OUTPUTS);

@@ -44,12 +44,16 @@ static const uint8_t *weights_of(const struct op *op, uint32_t task)
     return weights_at(at.product, at.panel);
 }
 
-static bool is_last_of_own(const struct worker *w, const struct op *op, uint32_t task)
+static bool is_own(const struct worker *w, const struct op *op, uint32_t task)
 {
     const struct pool *p = w->c->pool;
-    const uint32_t end = pool_stretch(p, op, w->index + 1);
 
-    return task + 1 == end && pool_stretch(p, op, w->index) < end;
+    return pool_stretch(p, op, w->index) <= task && task < pool_stretch(p, op, w->index + 1);
+}
+
+static bool is_last_of_own(const struct worker *w, const struct op *op, uint32_t task)
+{
+    return is_own(w, op, task) && !is_own(w, op, task + 1);
 }
 
 /* What a worker reads after a task of its own stretch: the next one's weights or, at the stretch's
@@ -57,19 +61,19 @@ static bool is_last_of_own(const struct worker *w, const struct op *op, uint32_t
  * between the two. NULL: unknown, or streams. */
 static const uint8_t *weights_after(const struct worker *w, const struct op *op, uint32_t task)
 {
-    const struct pool *p = w->c->pool;
     const struct op *next = op->u.matmul.next_matmul;
 
-    if (op->u.matmul.n_streams > 1 || task < pool_stretch(p, op, w->index) ||
-        task >= pool_stretch(p, op, w->index + 1))
+    if (op->u.matmul.n_streams > 1 || !is_own(w, op, task))
         return NULL;
-    if (!is_last_of_own(w, op, task))
+    if (is_own(w, op, task + 1))
         return weights_of(op, task + 1);
-    return next && next->u.matmul.n_streams == 1 ? weights_of(next, pool_stretch(p, next, w->index))
-                                                 : NULL;
+    if (!next || next->u.matmul.n_streams > 1)
+        return NULL;
+    return weights_of(next, pool_stretch(w->c->pool, next, w->index));
 }
 
-/* The same of a next matmul with streams: the first lines of each, behind the last task before. */
+/* A next matmul with streams is begun ahead of time here instead, behind the last task of a
+ * worker's own: the first lines of each stream. */
 static void prefetch_next_streams(const struct worker *w, const struct op *op, uint32_t task)
 {
     const struct op *next = op->u.matmul.next_matmul;
