@@ -252,6 +252,17 @@ static void print_result(struct bench *b, const struct result *r)
     b->n_results++;
 }
 
+static void print_end(const char *form)
+{
+    if (!strcmp(form, "json"))
+        printf("]\n");
+    else if (!strcmp(form, "md"))
+        printf(
+            "\nThe limit is what takes this machine longest: to read a step's bytes (GB/s) or to "
+            "do its\nmultiply-adds (GOPS), as probes of nothing else do it on the same "
+            "threads.\n");
+}
+
 static enum status allocate(struct bench *b, uint32_t n_sequences, uint32_t n_tokens)
 {
     const struct model_limits *l = &b->loaded.limits;
@@ -378,8 +389,8 @@ static enum status bench(const struct bench_options *o)
             status = run_tests(&b, &l);
         release(&b);
     }
-    if (!strcmp(o->output, "json") && b.n_results)
-        printf("]\n");
+    if (b.n_results)
+        print_end(o->output);
     return status;
 }
 

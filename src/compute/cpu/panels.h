@@ -4,8 +4,8 @@
  *   U4   four times 4 n bytes: byte (output o, i) of the j-th holds w[o][8 j + i] low and
  *        w[o][8 j + 4 + i] high
  *   U5   the same, then 4 n bytes of fifth bits: bit g of byte (o, i) belongs to w[o][4 g + i]
- *   U6   the same, then twice 4 n bytes of two upper bits: bits 2 (g mod 4) of byte (o, i) in the
- *        (g / 4)th
+ *   U6   six times 4 n bytes: byte (o, i) of the g-th holds w[o][4 g + i] in its low six bits; the
+ *        upper two of the first three are, highest first, w[o][24 + i], of the others w[o][28 + i]
  *   S8   eight times 4 n bytes: byte (o, i) of the g-th is w[o][4 g + i]
  *   I16  64 n bytes, in an order of the tier's own
  *

@@ -45,30 +45,42 @@ INLINE uint8x16_t shifted(uint8x16_t v, int n)
     return vshlq_u8(v, vdupq_n_s8((int8_t)n));
 }
 
+/* Group g of U6: six bits, or what is above those of three vectors. */
+INLINE int8x16_t sixes(const uint8_t *w, int g)
+{
+    if (g < 6)
+        return vreinterpretq_s8_u8(vandq_u8(vld1q_u8(w + 32 * g), vdupq_n_u8(63)));
+    w += 96 * (g - 6);
+    uint8x16_t v = vsriq_n_u8(vld1q_u8(w), vld1q_u8(w + 32), 2);
+    v = vsriq_n_u8(v, vld1q_u8(w + 64), 4);
+    return vreinterpretq_s8_u8(vshrq_n_u8(v, 2));
+}
+
 /* Values 4 g to 4 g + 3 of a block, of outputs 0 to 3 (h = 0) or 4 to 7. */
 INLINE int8x16_t group(const struct kind k, const uint8_t *w, int g, int h)
 {
     if (k.form == WEIGHT_S8)
         return vld1q_s8((const int8_t *)w + 32 * g + 16 * h);
+    if (k.form == WEIGHT_U6)
+        return sixes(w + 16 * h, g);
     uint8x16_t raw = vld1q_u8(w + 32 * (g / 2) + 16 * h);
     uint8x16_t v = g & 1 ? vshrq_n_u8(raw, 4) : vandq_u8(raw, vdupq_n_u8(15));
     if (k.form == WEIGHT_U5) {
         uint8x16_t bits = vld1q_u8(w + 128 + 16 * h);
         v = vorrq_u8(v, vandq_u8(shifted(bits, 4 - g), vdupq_n_u8(16)));
     }
-    if (k.form == WEIGHT_U6) {
-        uint8x16_t bits = vld1q_u8(w + 128 + 32 * (g / 4) + 16 * h);
-        v = vorrq_u8(v, vandq_u8(shifted(bits, 4 - 2 * (g & 3)), vdupq_n_u8(48)));
-    }
     return vreinterpretq_s8_u8(v);
 }
 
 /* Bits `at` to at + n - 1 of each lane. */
+INLINE uint32x4_t bits_of(uint32x4_t v, uint32_t at, uint32_t n)
+{
+    return vandq_u32(vshlq_u32(v, vdupq_n_s32(-(int32_t)at)), vdupq_n_u32((1u << n) - 1));
+}
+
 INLINE uint32x4_t bits_at(const uint8_t *w, uint32_t at, uint32_t n)
 {
-    uint32x4_t v = vshlq_u32(vreinterpretq_u32_u8(vld1q_u8(w)), vdupq_n_s32(-(int32_t)at));
-
-    return vandq_u32(v, vdupq_n_u32((1u << n) - 1));
+    return bits_of(vreinterpretq_u32_u8(vld1q_u8(w)), at, n);
 }
 
 /* Of a super-block the i'th of 16, of outputs 4 h to 4 h + 3: U6 a step's scale; others a block's
@@ -192,12 +204,12 @@ INLINE float32x4_t column(const struct kind k, const uint8_t *w, uint32_t at, in
     w += 16 * h;
     if (k.form == WEIGHT_S8) /* signed: as if it had the offset too */
         v = veorq_u32(bits_at(w + 32 * g, shift, 8), vdupq_n_u32(128));
+    else if (k.form == WEIGHT_U6)
+        v = bits_of(vreinterpretq_u32_s8(sixes(w, (int)g)), shift, 8);
     else
         v = bits_at(w + 32 * (g / 2), shift + 4 * (g & 1), 4);
     if (k.form == WEIGHT_U5)
         v = vorrq_u32(v, vshlq_n_u32(bits_at(w + 128, shift + g, 1), 4));
-    if (k.form == WEIGHT_U6)
-        v = vorrq_u32(v, vshlq_n_u32(bits_at(w + 128 + 32 * (g / 4), shift + 2 * (g & 3), 2), 4));
     return vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(v), vdupq_n_s32(offset)));
 }
 

@@ -19,11 +19,14 @@ static void put_bits(enum weight_form form, uint8_t t[8][4 * PANEL], uint8_t *re
     for (int g = 0; form == WEIGHT_U5 && g < 8; g++)
         for (int i = 0; i < 4 * PANEL; i++)
             to[i] = (uint8_t)((g ? to[i] : 0) | t[g][i] >> 4 << g);
-    for (int g = 0; form == WEIGHT_U6 && g < 8; g++)
-        for (int i = 0; i < 4 * PANEL; i++) {
-            uint8_t *at = to + g / 4 * 4 * PANEL + i;
-            *at = (uint8_t)((g % 4 ? *at : 0) | t[g][i] >> 4 << 2 * (g % 4));
-        }
+}
+
+static void put_sixes(uint8_t t[8][4 * PANEL], uint8_t *restrict to)
+{
+    for (int g = 0; g < 6; g++)
+        for (int i = 0; i < 4 * PANEL; i++)
+            to[g * 4 * PANEL + i] =
+                (uint8_t)(t[g][i] | (t[6 + g / 3][i] << (2 + 2 * (g % 3)) & 192));
 }
 
 static void put_integers(enum weight_form form, const struct raw_rows *raw, uint32_t b, uint8_t *to)
@@ -34,7 +37,9 @@ static void put_integers(enum weight_form form, const struct raw_rows *raw, uint
         for (uint32_t g = 0; g < 8; g++)
             memcpy((form == WEIGHT_S8 ? to + g * 4 * PANEL : t[g]) + 4 * o,
                    raw->u[o] + b * BLOCK + 4 * g, 4);
-    if (form != WEIGHT_S8)
+    if (form == WEIGHT_U6)
+        put_sixes(t, to);
+    else if (form != WEIGHT_S8)
         put_bits(form, t, to);
 }
 

@@ -156,6 +156,8 @@ INLINE lanes_f column(const struct kind k, const uint8_t *w, uint32_t at)
         if (k.form == WEIGHT_S8) /* signed: as if it had the offset too */
             v = I_XOR(v, I_SET32(128));
 #endif
+    } else if (k.form == WEIGHT_U6) {
+        v = column_of_u6(w, g, shift);
     } else {
         v = I_SHIFT_RIGHT32(I_LOAD(w + g / 2 * LANE_BYTES), shift + 4 * (g & 1));
         v = I_AND(v, I_SET32(15));
@@ -163,10 +165,6 @@ INLINE lanes_f column(const struct kind k, const uint8_t *w, uint32_t at)
     if (k.form == WEIGHT_U5 && !bytes) {
         lanes_i bit = I_SHIFT_RIGHT32(I_LOAD(w + 4 * LANE_BYTES), shift + g);
         v = I_OR(v, I_SHIFT_LEFT32(I_AND(bit, I_SET32(1)), 4));
-    }
-    if (k.form == WEIGHT_U6 && !bytes) {
-        lanes_i bits = I_SHIFT_RIGHT32(I_LOAD(w + (4 + g / 4) * LANE_BYTES), shift + 2 * (g & 3));
-        v = I_OR(v, I_SHIFT_LEFT32(I_AND(bits, I_SET32(3)), 4));
     }
     return I_TO_F(I_SUB32(v, I_SET32(offset)));
 }

@@ -182,6 +182,8 @@ INLINE __m256 column(const struct kind k, const uint8_t *w, uint32_t at)
     if (k.unpacked) {
         v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * g)), shift);
         v = _mm256_and_si256(v, _mm256_set1_epi32(255));
+    } else if (k.form == WEIGHT_U6) {
+        v = column_of_u6(w, g, 8 * (at % 4));
     } else {
         __m128i nibble = _mm_cvtsi32_si128((int)(8 * (at % 4) + 4 * (g & 1)));
         v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * (g / 2))), nibble);
@@ -191,13 +193,6 @@ INLINE __m256 column(const struct kind k, const uint8_t *w, uint32_t at)
             __m256i bit = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 128)), by);
             v = _mm256_or_si256(v,
                                 _mm256_slli_epi32(_mm256_and_si256(bit, _mm256_set1_epi32(1)), 4));
-        }
-        if (k.form == WEIGHT_U6) {
-            __m128i by = _mm_cvtsi32_si128((int)(8 * (at % 4) + 2 * (g & 3)));
-            __m256i bits =
-                _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 128 + 32 * (g / 4))), by);
-            v = _mm256_or_si256(v,
-                                _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(3)), 4));
         }
     }
     if (offset)

@@ -37,11 +37,23 @@ INLINE void put(uint8_t *to, uint32_t g, __m256i v)
     _mm256_storeu_si256((__m256i *)(to + g * 4 * PANEL), v);
 }
 
-/* Nibbles of 4-, 5- and 6-bit weights, two groups a byte, and what is above them. */
+/* Six groups of 6-bit weights, and two more above them, two bits a group. */
+INLINE void put_sixes(const __m256i t[8], uint8_t *to)
+{
+    const __m256i top = _mm256_set1_epi8((char)192);
+
+    UNROLL
+    for (uint32_t g = 0; g < 6; g++) {
+        __m256i upper = _mm256_slli_epi32(t[6 + g / 3], 2 + 2 * (int)(g % 3));
+        put(to, g, _mm256_or_si256(t[g], _mm256_and_si256(upper, top)));
+    }
+}
+
+/* Nibbles of 4- and 5-bit weights, two groups a byte, and the fifth bits. */
 INLINE void put_bits(const enum weight_form form, const __m256i t[8], uint8_t *to)
 {
-    const __m256i low = _mm256_set1_epi8(15), upper = _mm256_set1_epi8(form == WEIGHT_U5 ? 1 : 3);
-    __m256i above[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi8(1);
+    __m256i above = _mm256_setzero_si256();
 
     UNROLL
     for (uint32_t j = 0; j < 4; j++)
@@ -52,15 +64,10 @@ INLINE void put_bits(const enum weight_form form, const __m256i t[8], uint8_t *t
         return;
     UNROLL
     for (int g = 0; g < 8; g++) {
-        __m256i v = _mm256_and_si256(_mm256_srli_epi32(t[g], 4), upper);
-        if (form == WEIGHT_U5)
-            above[0] = _mm256_or_si256(above[0], _mm256_slli_epi32(v, g));
-        else
-            above[g / 4] = _mm256_or_si256(above[g / 4], _mm256_slli_epi32(v, 2 * (g & 3)));
+        __m256i v = _mm256_and_si256(_mm256_srli_epi32(t[g], 4), one);
+        above = _mm256_or_si256(above, _mm256_slli_epi32(v, g));
     }
-    put(to, 4, above[0]);
-    if (form == WEIGHT_U6)
-        put(to, 5, above[1]);
+    put(to, 4, above);
 }
 
 /* Block b of 8 outputs from o on. */
@@ -80,6 +87,10 @@ INLINE void put_integers(const enum weight_form form, const struct raw_rows *raw
         return;
     }
     transpose_8_rows(raw->u[o] + b * BLOCK, sizeof raw->u[0], t);
+    if (form == WEIGHT_U6) {
+        put_sixes(t, to);
+        return;
+    }
     if (form != WEIGHT_S8) {
         put_bits(form, t, to);
         return;
