@@ -252,15 +252,20 @@ static void print_result(struct bench *b, const struct result *r)
     b->n_results++;
 }
 
-static void print_end(const char *form)
+static void print_end(const struct bench *b)
 {
-    if (!strcmp(form, "json"))
+    if (!b->n_results || !strcmp(b->options->output, "csv"))
+        return;
+    if (!strcmp(b->options->output, "json")) {
         printf("]\n");
-    else if (!strcmp(form, "md"))
-        printf(
-            "\nThe limit is what takes this machine longest: to read a step's bytes (GB/s) or to "
-            "do its\nmultiply-adds (GOPS), as probes of nothing else do it on the same "
-            "threads.\n");
+        return;
+    }
+    printf("\nThe limit is what probes on the same threads reach: of a prefill in multiplications "
+           "and additions\n(GOPS), of decode in them or in bytes read (GB/s), whichever would take "
+           "a step longer.\n");
+    if (b->options->engine)
+        printf("The engine's own is what it takes beside the model: planning, page tables, "
+               "sampling.\n");
 }
 
 static enum status allocate(struct bench *b, uint32_t n_sequences, uint32_t n_tokens)
@@ -389,8 +394,7 @@ static enum status bench(const struct bench_options *o)
             status = run_tests(&b, &l);
         release(&b);
     }
-    if (b.n_results)
-        print_end(o->output);
+    print_end(&b);
     return status;
 }
 

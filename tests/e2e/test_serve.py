@@ -77,6 +77,15 @@ def test_bench_gives_the_limit_beside_the_figure():
             assert row["limit"] > 0 and 0 < row["of_limit"] < 3
 
 
+def test_bench_says_what_its_table_means():
+    r = subprocess.run([BIN, "bench", "-m", MODEL, "-t", "1", "-p", "0", "-n", "2", "-r", "1", "--engine"],
+                       capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0, r.stderr
+    table, notes = r.stdout.split("\n\n")
+    assert [line.split("|")[6].strip() for line in table.split("\n")[2:]] == ["tg2", "engine tg2"]
+    assert "GB/s" in notes and "GOPS" in notes and "The engine's own" in notes
+
+
 def test_server_name_is_serve():
     name = os.path.join(os.path.dirname(BIN), "baton-server")
     r = subprocess.run([name, "--check-config", "-m", MODEL, "--port", "1234"], capture_output=True, text=True)

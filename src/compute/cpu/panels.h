@@ -5,7 +5,8 @@
  *        w[o][8 j + 4 + i] high
  *   U5   the same, then 4 n bytes of fifth bits: bit g of byte (o, i) belongs to w[o][4 g + i]
  *   U6   six times 4 n bytes: byte (o, i) of the g-th holds w[o][4 g + i] in its low six bits; the
- *        upper two of the first three are, highest first, w[o][24 + i], of the others w[o][28 + i]
+ *        upper two of the first three are, highest first, w[o][24 + i], of the others w[o][28 + i]:
+ *        six groups of eight come apart with a mask alone
  *   S8   eight times 4 n bytes: byte (o, i) of the g-th is w[o][4 g + i]
  *   I16  64 n bytes, in an order of the tier's own
  *

@@ -46,7 +46,7 @@ INLINE uint8x16_t shifted(uint8x16_t v, int n)
 }
 
 /* Group g of U6: six bits, or what is above those of three vectors. */
-INLINE int8x16_t sixes(const uint8_t *w, int g)
+INLINE int8x16_t sixes(const uint8_t *w, uint32_t g)
 {
     if (g < 6)
         return vreinterpretq_s8_u8(vandq_u8(vld1q_u8(w + 32 * g), vdupq_n_u8(63)));
@@ -62,7 +62,7 @@ INLINE int8x16_t group(const struct kind k, const uint8_t *w, int g, int h)
     if (k.form == WEIGHT_S8)
         return vld1q_s8((const int8_t *)w + 32 * g + 16 * h);
     if (k.form == WEIGHT_U6)
-        return sixes(w + 16 * h, g);
+        return sixes(w + 16 * h, (uint32_t)g);
     uint8x16_t raw = vld1q_u8(w + 32 * (g / 2) + 16 * h);
     uint8x16_t v = g & 1 ? vshrq_n_u8(raw, 4) : vandq_u8(raw, vdupq_n_u8(15));
     if (k.form == WEIGHT_U5) {
@@ -205,7 +205,7 @@ INLINE float32x4_t column(const struct kind k, const uint8_t *w, uint32_t at, in
     if (k.form == WEIGHT_S8) /* signed: as if it had the offset too */
         v = veorq_u32(bits_at(w + 32 * g, shift, 8), vdupq_n_u32(128));
     else if (k.form == WEIGHT_U6)
-        v = bits_of(vreinterpretq_u32_s8(sixes(w, (int)g)), shift, 8);
+        v = bits_of(vreinterpretq_u32_s8(sixes(w, g)), shift, 8);
     else
         v = bits_at(w + 32 * (g / 2), shift + 4 * (g & 1), 4);
     if (k.form == WEIGHT_U5)

@@ -21,6 +21,7 @@ static void put_bits(enum weight_form form, uint8_t t[8][4 * PANEL], uint8_t *re
             to[i] = (uint8_t)((g ? to[i] : 0) | t[g][i] >> 4 << g);
 }
 
+/* Six groups of 6-bit weights, and two more above them, two bits in each of three. */
 static void put_sixes(uint8_t t[8][4 * PANEL], uint8_t *restrict to)
 {
     for (int g = 0; g < 6; g++)

@@ -157,7 +157,7 @@ INLINE lanes_f column(const struct kind k, const uint8_t *w, uint32_t at)
             v = I_XOR(v, I_SET32(128));
 #endif
     } else if (k.form == WEIGHT_U6) {
-        v = column_of_u6(w, g, shift);
+        v = I_AND(I_SHIFT_RIGHT32(sixes(w, g), shift), I_SET32(255));
     } else {
         v = I_SHIFT_RIGHT32(I_LOAD(w + g / 2 * LANE_BYTES), shift + 4 * (g & 1));
         v = I_AND(v, I_SET32(15));

@@ -183,7 +183,7 @@ INLINE __m256 column(const struct kind k, const uint8_t *w, uint32_t at)
         v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * g)), shift);
         v = _mm256_and_si256(v, _mm256_set1_epi32(255));
     } else if (k.form == WEIGHT_U6) {
-        v = column_of_u6(w, g, 8 * (at % 4));
+        v = _mm256_and_si256(_mm256_srl_epi32(sixes(w, g), shift), _mm256_set1_epi32(255));
     } else {
         __m128i nibble = _mm_cvtsi32_si128((int)(8 * (at % 4) + 4 * (g & 1)));
         v = _mm256_srl_epi32(_mm256_loadu_si256((const __m256i *)(w + 32 * (g / 2))), nibble);
@@ -291,9 +291,9 @@ INLINE void unpack(const struct kind k, const uint8_t *w, uint32_t n_blocks, uin
 
 #include "compute/cpu/x86/matmul_instances.h"
 
-/* From so many rows on a panel is unpacked first. Bits of 5- and 6-bit weights are put together
- * again for every tile; K-quants' scales become f32 for every tile; other 4-bit weights come apart
- * at once, and 8-bit weights only get wider. */
+/* From so many rows on a panel is unpacked first. Bits of 5-bit weights, and of two in eight groups
+ * of 6-bit ones, are put together again for every tile; K-quants' scales become f32 for every tile;
+ * other 4-bit weights come apart at once, and 8-bit weights only get wider. */
 static uint32_t rows_worth_unpacking(const struct compute_matrix *m)
 {
     return m->form == WEIGHT_S8                              ? 16 * TILE

@@ -45,14 +45,17 @@ INLINE const uint8_t *block_at(const struct kind k, const uint8_t *w, uint32_t b
            (k.scales == SCALES_K ? (b / SUPER_BLOCKS + 1) * header_bytes(k) : 0);
 }
 
-/* U6: the group that three vectors hold above their own. */
-INLINE lanes_i group_above(const uint8_t *w)
+/* Group g of U6: six bits, or what is above those of three vectors. */
+INLINE lanes_i sixes(const uint8_t *w, uint32_t g)
 {
-    const lanes_i upper = I_SET8(-64);
-    lanes_i v = I_SHIFT_RIGHT16(I_AND(I_LOAD(w), upper), 2);
+    const lanes_i top = I_SET8(-64);
 
-    v = I_OR(v, I_SHIFT_RIGHT16(I_AND(I_LOAD(w + LANE_BYTES), upper), 4));
-    return I_OR(v, I_SHIFT_RIGHT16(I_AND(I_LOAD(w + 2 * LANE_BYTES), upper), 6));
+    if (g < 6)
+        return I_AND(I_LOAD(w + g * LANE_BYTES), I_SET8(63));
+    w += (g - 6) * 3 * LANE_BYTES;
+    lanes_i v = I_SHIFT_RIGHT16(I_AND(I_LOAD(w), top), 2);
+    v = I_OR(v, I_SHIFT_RIGHT16(I_AND(I_LOAD(w + LANE_BYTES), top), 4));
+    return I_OR(v, I_SHIFT_RIGHT16(I_AND(I_LOAD(w + 2 * LANE_BYTES), top), 6));
 }
 
 /* The outputs' values 4 g to 4 g + 3 of a block. */
@@ -61,8 +64,7 @@ INLINE lanes_i group(const struct kind k, const uint8_t *w, int g)
     if (k.unpacked || k.form == WEIGHT_S8)
         return I_LOAD(w + g * LANE_BYTES);
     if (k.form == WEIGHT_U6)
-        return g < 6 ? I_AND(I_LOAD(w + g * LANE_BYTES), I_SET8(63))
-                     : group_above(w + (g - 6) * 3 * LANE_BYTES);
+        return sixes(w, (uint32_t)g);
     lanes_i raw = I_LOAD(w + g / 2 * LANE_BYTES);
     lanes_i v = I_AND(g & 1 ? I_SHIFT_RIGHT16(raw, 4) : raw, I_SET8(15));
     if (k.form == WEIGHT_U5) {
@@ -71,14 +73,6 @@ INLINE lanes_i group(const struct kind k, const uint8_t *w, int g)
         v = I_OR(v, I_AND(bits, I_SET8(16)));
     }
     return v;
-}
-
-/* U6: of group g the bytes that begin at bit `shift` of each output's four, as integers. */
-INLINE lanes_i column_of_u6(const uint8_t *w, uint32_t g, uint32_t shift)
-{
-    lanes_i v = g < 6 ? I_LOAD(w + g * LANE_BYTES) : group_above(w + (g - 6) * 3 * LANE_BYTES);
-
-    return I_AND(I_SHIFT_RIGHT32(v, shift), I_SET32(63));
 }
 
 /* Of a super-block the i'th of 16: U6 a step's scale; others a block's scale, then minimum. */

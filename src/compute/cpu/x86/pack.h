@@ -37,15 +37,15 @@ INLINE void put(uint8_t *to, uint32_t g, __m256i v)
     _mm256_storeu_si256((__m256i *)(to + g * 4 * PANEL), v);
 }
 
-/* Six groups of 6-bit weights, and two more above them, two bits a group. */
+/* Six groups of 6-bit weights, and two more above them, two bits in each of three. */
 INLINE void put_sixes(const __m256i t[8], uint8_t *to)
 {
-    const __m256i top = _mm256_set1_epi8((char)192);
+    const __m256i top = _mm256_set1_epi8(-64);
 
     UNROLL
     for (uint32_t g = 0; g < 6; g++) {
-        __m256i upper = _mm256_slli_epi32(t[6 + g / 3], 2 + 2 * (int)(g % 3));
-        put(to, g, _mm256_or_si256(t[g], _mm256_and_si256(upper, top)));
+        __m256i above = _mm256_slli_epi32(t[6 + g / 3], 2 + 2 * (int)(g % 3));
+        put(to, g, _mm256_or_si256(t[g], _mm256_and_si256(above, top)));
     }
 }
 

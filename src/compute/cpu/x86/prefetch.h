@@ -12,7 +12,7 @@ INLINE struct prefetch prefetch_begin(const uint8_t *next, uint64_t n_bytes, uin
 {
     uint32_t lines = (uint32_t)((n_bytes + 63) / 64);
 
-    if (lines == 0) /* of a row alone a division would be felt */
+    if (lines == 0) /* streams have none, and would feel the division */
         return (struct prefetch){next, 0, 0};
     return (struct prefetch){next, (lines + n_blocks - 1) / n_blocks, lines};
 }
